@@ -26,7 +26,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     spmd.sync()
     cache.clear_cache()
     changing.forget()
-    cuts._met.clear()
+    cuts._recent_kinds.clear()
     cuts.forget()
     yield
     spmd.sync()

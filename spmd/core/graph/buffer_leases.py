@@ -29,10 +29,10 @@ class Lender:
     def lend(self, array: jax.Array) -> None:
         """Keeps an array from being overwritten; the caller holds the lock of recording."""
         with _changed:
-            name = id(array)
-            if name not in LENT:
-                LENT[name] = _Lent(weakref.ref(array, partial(LENT.pop, name)))
-            LENT[name].lenders.append(self)
+            array_id = id(array)
+            if array_id not in LENT:
+                LENT[array_id] = _Lent(weakref.ref(array, partial(LENT.pop, array_id)))
+            LENT[array_id].lenders.append(self)
 
     def give_back(self, array: jax.Array) -> None:
         """Ends one `lend` of an array; needs no lock."""
@@ -66,8 +66,11 @@ READERS = Lender()  # reads that are over soon, and other libraries, which never
 
 
 def _bytes(array: jax.Array) -> int:
-    shape, devices = array.sharding.shard_shape(array.shape), array.sharding.addressable_devices
-    return int(np.prod(shape)) * array.dtype.itemsize * len(devices)
+    shard_shape, devices = (
+        array.sharding.shard_shape(array.shape),
+        array.sharding.addressable_devices,
+    )
+    return int(np.prod(shard_shape)) * array.dtype.itemsize * len(devices)
 
 
 def is_lent(array: jax.Array | None) -> bool:
@@ -76,23 +79,24 @@ def is_lent(array: jax.Array | None) -> bool:
 
 
 def spare(buffers: list[Any], donated: Iterable[int]) -> None:
-    """Replaces lent buffers among the donated ones by copies, which may be overwritten."""
+    """Replaces lent buffers among the donated ones, given by index, by copies, which may be
+    overwritten."""
     # Without the lock, as this runs at each launch, and nothing is lent at most of them.
     if not LENT:
         return
-    indices = list(donated)
+    donated_indices = list(donated)
     with _changed:
         # A lender without room for copies must give arrays back first.
-        while short := _short_of_room(
-            [LENT[id(buffers[i])] for i in indices if is_lent(buffers[i])]
+        while waiting_lender := _short_of_room(
+            [LENT[id(buffers[i])] for i in donated_indices if is_lent(buffers[i])]
         ):
             begin = time.perf_counter()
             _changed.wait()
-            short.waited += time.perf_counter() - begin
-        indices = [i for i in indices if is_lent(buffers[i])]
-        lenders = {lender for i in indices for lender in LENT[id(buffers[i])].lenders}
+            waiting_lender.waited += time.perf_counter() - begin
+        lent_indices = [i for i in donated_indices if is_lent(buffers[i])]
+        lenders = {lender for i in lent_indices for lender in LENT[id(buffers[i])].lenders}
     begin = time.perf_counter()
-    for i in indices:
+    for i in lent_indices:
         counters.add("buffers_spared")
         buffers[i] = jax.device_put(buffers[i], buffers[i].sharding, may_alias=False)
     for lender in lenders:
@@ -100,7 +104,7 @@ def spare(buffers: list[Any], donated: Iterable[int]) -> None:
 
 
 def _short_of_room(loans: list[_Lent]) -> Lender | None:
-    """A lender whose room is smaller than copies of its arrays would be."""
+    """Returns a lender without room for copies of its arrays, or None."""
     for lender in {lender for loan in loans for lender in loan.lenders}:
         if sum(loan.nbytes for loan in loans if lender in loan.lenders) > lender.room():
             return lender

@@ -107,7 +107,7 @@ def origin(value: Value) -> Node | None:
 
 
 def result_index(value: Value) -> int:
-    """Returns the index of a value among the results of its op; 0 for device data."""
+    """Returns the index of a value among the results of its op; 0 unless it is a tuple element."""
     return value.index if type(value) is TupleElement else 0
 
 
@@ -156,9 +156,8 @@ def walk(nodes: Sequence[Node]) -> Iterator[Node]:
 
 def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     """Returns the scalar arguments of the nodes, in the order in which the program unpacks them."""
-    # Two vectors for all scalar arguments of a program: an argument each would be a transfer each,
-    # and a constant in the program would compile it again for each value, as for a learning rate
-    # that decays.
+    # Two vectors for all scalar arguments of a program: separate arguments would cost a transfer
+    # each, and constants a compilation for each value, as of a learning rate that decays.
     floats: list[float] = []
     integers: list[int] = []
     for node in nodes:
@@ -261,13 +260,13 @@ class Graph:
         groups: Sequence[StackGroup],
         donated: Sequence[bool] = (),
     ) -> list[Port]:
-        """The ports of these values: the stack groups first, then each value outside of them."""
+        """Returns the ports of these values: the stack groups, then each value outside of them."""
         # Groups first: an argument of a program is a stack or one input, and jax pairs donated ones
         # with results in order.
         ports = []
         for group in groups:
-            first = max(group)  # inputs among the roots have indices below 0
-            meta, sharding = values[first].meta, shardings[first]
+            row_index = max(group)  # among results, an input has an index below 0 (`stacked`)
+            meta, sharding = values[row_index].meta, shardings[row_index]
             assert sharding is not None, (
                 "a stack group has the sharding that its rows are pinned to"
             )
@@ -285,8 +284,8 @@ class Graph:
     def meshes(self) -> list[Sharding]:
         """Returns the meshes of inputs, annotations and results, as replicated shardings; the
         program's mesh first."""
-        named = (node.op.sharding for node in walk(self.nodes))
-        shardings = dict.fromkeys((self.mesh, *self.shardings, *self.pinned, *named))
+        requested = (node.op.sharding for node in walk(self.nodes))
+        shardings = dict.fromkeys((self.mesh, *self.shardings, *self.pinned, *requested))
         return list(dict.fromkeys(s.replicated() for s in shardings if s is not None))
 
     def key(self) -> Hashable:
@@ -324,24 +323,25 @@ class Region:
     def of(
         roots: Sequence[Value], parameters: Sequence[Value], nodes: Sequence[Node] | None = None
     ) -> "Region":
-        """Returns the ops between the parameters' values and the roots as a region of its own:
-        nodes are copied. nodes: these ops in their order, where that is not the order of recording.
+        """Returns copies of the ops from the parameters to the roots as a region.
 
-        Raises ValueError if the roots need data that no parameter is. A parameter that the roots do
-        not need is an input of the region all the same.
+        nodes: these ops in order; default: the order of recording.
+
+        Raises ValueError if the roots need data that is no parameter. Unused parameters are inputs
+        of the region, too.
         """
         # Abstract inputs, and copies of the nodes: a body outlives the values on which it was
         # recorded, and would else keep their buffers.
         inputs = [DeviceData(value.meta, is_abstract=True) for value in parameters]
-        result: dict[object, Value] = {}
+        input_of: dict[object, Value] = {}
         for value, device_data in zip(parameters, inputs, strict=True):
-            result.setdefault(value_name(value), device_data)
+            input_of.setdefault(value_name(value), device_data)
         copies: dict[Node, Node] = {}
 
         def copied(value: Value) -> Value:
-            new = result.get(value_name(value))
-            if new is not None:
-                return new
+            region_input = input_of.get(value_name(value))
+            if region_input is not None:
+                return region_input
             maker = origin(value)
             if maker is None:
                 raise ValueError(f"the region needs {value.meta!r}, which it is not given")
@@ -385,7 +385,7 @@ def up_to(roots: Sequence[Value], names: Container[Name], *, since: int = 0) -> 
 
 def depending(
     roots: Sequence[Value],
-    holds: Callable[[Node], bool],
+    condition: Callable[[Node], bool],
     sources: Iterable[Value] = (),
     *,
     since: int = 0,
@@ -393,7 +393,7 @@ def depending(
     """Returns the nodes of `between` that meet a condition, and their dependents, in order."""
     nodes: dict[Node, None] = {}
     for node in between(roots, sources, since=since):
-        if holds(node) or not nodes.keys().isdisjoint(map(origin, node.operands)):
+        if condition(node) or not nodes.keys().isdisjoint(map(origin, node.operands)):
             nodes[node] = None
     return nodes
 
@@ -418,7 +418,7 @@ def _wiring(
                 key.append(position[operand.node] + (operand.index + 1 << 40))
             else:
                 key.append(position[operand])
-    key.append(tuple([_position(root, position) for root in roots]))
+    key.append(tuple([_operand_code(root, position) for root in roots]))
     return key
 
 
@@ -429,7 +429,8 @@ def flags() -> tuple[Hashable, ...]:
     return *settings(config), *NAMES, stand_in.value
 
 
-def _position(value: Value, position: dict[Value, int]) -> int:
+def _operand_code(value: Value, position: dict[Value, int]) -> int:
+    """Returns the integer of a value in a wiring: its op's position and its result index + 1."""
     return (
         position[value.node] + (value.index + 1 << 40)
         if isinstance(value, TupleElement)

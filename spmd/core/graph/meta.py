@@ -83,7 +83,7 @@ def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of contiguous memory."""
+    """Returns the strides of contiguous memory."""
     # As torch does it: a dim of size 0 counts as 1, so that the strides of an empty tensor are not
     # all 0.
     strides, step = [], 1

@@ -153,7 +153,7 @@ class OpSpec:
         with _lock:
             return _alive.setdefault(result.encoded, result)
 
-    # These are kept, as they are read for each node of each graph that is searched.
+    # Cached properties, as searches read them for each node of each graph.
     @functools.cached_property
     def memory(self) -> str:
         """The memory of the op's results: the device's, except for an annotation or
@@ -214,10 +214,13 @@ def host_kernels(lowering: Lowering, op: OpSpec) -> OnHost | None:
 def contains_function(lowering: Lowering) -> bool:
     """See `OpSpec.is_opaque`.
 
-    A rule that is registered later may make an op opaque, so that no op keeps the answer.
+    Not cached by op: a rule that is registered later may make an op opaque.
     """
-    inner = (*lowering.elements, *(node for region in lowering.regions for node in region.nodes))
-    return any(node.op.is_opaque for node in inner)
+    inner_ops = (
+        *lowering.elements,
+        *(node for region in lowering.regions for node in region.nodes),
+    )
+    return any(node.op.is_opaque for node in inner_ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +281,7 @@ def encode(value: Any) -> str:
         return f"<{value}>"
     if isinstance(value, np.dtype):
         return f"<numpy {value.name}>"
-    if isinstance(value, int):  # a kind of place: of an operand, of a scalar argument
+    if isinstance(value, int):  # a subclass of int: the index of an operand, of a scalar argument
         return f"{kind.__qualname__}{int(value)}"
     if isinstance(value, type):
         return f"<{value.__module__}.{value.__qualname__}>"

@@ -24,10 +24,13 @@ class Rewrite:
     def __init__(self, old: Graph, *, is_recorded: bool = False):
         self.old = old
         self.is_recorded = is_recorded
-        # Else the numbers become indices: a graph made of a recorded one has them already.
-        is_placed = is_recorded or old.recorded is not None
+        # Numbers become indices into the vectors of the recorded graph's numbers; a rewritten graph
+        # has such indices already.
+        keeps_numbers = is_recorded or old.recorded is not None
         self.numbers = (
-            {node: node.numbers for node in old.nodes} if is_placed else _number_indices(old.nodes)
+            {node: node.numbers for node in old.nodes}
+            if keeps_numbers
+            else _indices_of_numbers(old.nodes)
         )
         self.nodes: list[Node] = []
         self.sources: dict[Node, Sequence[Node]] = {}
@@ -45,8 +48,8 @@ class Rewrite:
         numbers: Sequence[float | int] = (),
         sources: Sequence[Node] = (),
     ) -> Node:
-        """Adds an op at the user's line of a node of the old graph. sources: default: those of that
-        node."""
+        """Adds and returns an op at the user's line of the old node `like`. sources: its recorded
+        nodes; default: those of `like`."""
         result = Node(
             op,
             tuple(map(self.value, operands)),
@@ -70,7 +73,7 @@ class Rewrite:
     def put(
         self, node: Node, op: OpSpec, operands: Iterable[Value], numbers: Sequence[float | int] = ()
     ) -> Node:
-        """Adds an op in the place of one of the old graph."""
+        """Adds an op whose results replace those of a node of the old graph; returns the op."""
         result = self.add(op, operands, node, numbers)
         self.replace(results(node), result)
         return result
@@ -119,17 +122,17 @@ def rewrite(
     return new.graph()
 
 
-def _number_indices(nodes: Sequence[Node]) -> dict[Node, Sequence[float | int]]:
+def _indices_of_numbers(nodes: Sequence[Node]) -> dict[Node, Sequence[float | int]]:
     """Returns the indices of each op's scalar arguments in the vectors of all floats and of all
     integers."""
     # Indices and not values: a rewritten program takes the same two vectors as the graph that was
     # recorded.
-    count = {"f": 0, "i": 0}
+    next_index = {"f": 0, "i": 0}
     by_node: dict[Node, Sequence[float | int]] = {}
     for node in nodes:
         indices: list[float | int] = []
         for kind in node.op.numbers if node.numbers else "":
-            indices.append(count[kind])
-            count[kind] += 1
+            indices.append(next_index[kind])
+            next_index[kind] += 1
         by_node[node] = indices
     return by_node

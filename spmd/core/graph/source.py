@@ -159,7 +159,7 @@ def forward_ring(number: int, line: Line | None) -> Ring:
 
 def is_library(code: CodeType) -> bool:
     """True if code belongs to torch or to this library; cached."""
-    # its frame stands for its caller's
+    # A generated `__init__`: its frame stands for its caller's.
     is_dataclass_init = code.co_qualname.startswith("__create_fn__")
     return _is_library.keep(
         _hashable(code), is_dataclass_init or code.co_filename.startswith(_LIBRARY_ROOTS)
@@ -213,7 +213,7 @@ def warn(text: str) -> None:
     )
 
 
-def outside(frame: FrameType | None) -> FrameType | None:
+def nearest_user_frame(frame: FrameType | None) -> FrameType | None:
     """Returns the nearest frame, from this one outwards, outside torch and this library."""
     while frame is not None and is_library(frame.f_code):
         frame = frame.f_back
@@ -226,7 +226,7 @@ def at_user_line(error: Exception) -> Exception:
 
     `config.traceback_filtering` (JAX's word) leaves out the frames of this library and of torch.
     """
-    frame, entry = outside(sys._getframe(1)), error.__traceback__
+    frame, entry = nearest_user_frame(sys._getframe(1)), error.__traceback__
     if config.traceback_filtering and frame is not None:
         of_user = dict[FrameType, TracebackType]()
         while entry is not None:
@@ -234,7 +234,7 @@ def at_user_line(error: Exception) -> Exception:
                 # an error that came through here before has a frame twice
                 of_user[entry.tb_frame] = entry
             entry = entry.tb_next
-        # Linked anew from the last frame on, without the library's.
+        # Links the user's entries anew, from the last on; `entry`, now None, becomes the first.
         for last in reversed(
             of_user.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)
         ):
@@ -282,16 +282,16 @@ def lines_of(nodes: Sequence[Node]) -> list[Line]:
     result's first reader."""
     lines = dict(zip(nodes, map(node_line, nodes), strict=True))
     # Ops without a line of their own get one from their readers, which come later.
-    of_readers: dict[Node, Line] = {}
-    for node in reversed(nodes) if None in map(attrgetter("code"), lines.values()) else ():
-        line = lines[node]
-        if line.code is None and (source := source_of(node)) is not node:
-            line = node_line(source)
-        lines[node] = line = line if line.code is not None else of_readers.get(node, line)
-        for operand in node.operands if line.code is not None else ():
-            if (maker := origin(operand)) is not None:
-                # in reverse, so that the first reader is the last one noted
-                of_readers[maker] = line
+    line_of_reader: dict[Node | None, Line] = {}
+    has_all_lines = None not in map(attrgetter("code"), lines.values())
+    for node in () if has_all_lines else reversed(nodes):
+        line = lines[node] if lines[node].code is not None else node_line(source_of(node))
+        if line.code is None:
+            line = line_of_reader.get(node, line)
+        lines[node] = line
+        if line.code is not None:
+            # The walk is backwards, so that the first reader is written last.
+            line_of_reader |= dict.fromkeys(map(origin, node.operands), line)
     return list(lines.values())
 
 
@@ -310,8 +310,8 @@ def describe(node: Node) -> str:
 
 
 def plain_name(root: nn.Module, name: str) -> str:
-    """The name of a module inside `root`; of a root that only wraps one `module`, without that
-    prefix."""
+    """Returns a module's name inside `root`, without the prefix of a root that only wraps one
+    `module`."""
     modules = root._modules
     return (
         name.removeprefix("module").removeprefix(".")

@@ -20,7 +20,7 @@ def read_row(stack: jax.Array, index: Index) -> jax.Array:
 
 
 def write_row(stack: jax.Array, row: jax.Array, index: Index) -> jax.Array:
-    """Returns the stack with another row."""
+    """Returns the stack with `row` at this index."""
     return jax.lax.dynamic_update_index_in_dim(stack, row, index, 0, allow_negative_indices=False)
 
 
@@ -74,7 +74,7 @@ class Stacked(NamedTuple):
         return Stacked(first.stack, stretch if rows == list(stretch) else rows)
 
     def index_of(self, number: Index) -> Index:
-        """Returns the index in the array of the row with a number (of an iteration)."""
+        """Returns the index in the array of the row with this number, that of an iteration."""
         if not isinstance(self.rows, range):
             return jnp.asarray(np.array(self.rows, np.int32))[number]
         if self.rows.step == 1:
@@ -85,7 +85,7 @@ class Stacked(NamedTuple):
         return read_row(self.array, self.index_of(number))
 
     def write(self, row: jax.Array, number: Index) -> jax.Array:
-        """Returns the array with another row."""
+        """Returns the array with `row` as the row of this number."""
         return write_row(self.array, row, self.index_of(number))
 
     def alone(self) -> jax.Array:

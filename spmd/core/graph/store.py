@@ -78,7 +78,7 @@ class Store:
 
         Waits for the devices, so that the next store finds those buffers free.
         """
-        result = stacked([device_data.lying()[0] for device_data in inputs], sharding)
+        result = stacked([device_data.block_buffer()[0] for device_data in inputs], sharding)
         # The rows' own buffers are free when the copy is done: the next store would else need room
         # for both.
         jax.block_until_ready(result)
@@ -111,24 +111,23 @@ class Store:
         return block_of(self.sharding, self.buffer.shape[0], index)[0]
 
     def pass_on(self, index: int, device_data: "DeviceData") -> None:
-        """Gives a row to other device data; data that had it takes a copy."""
-        self._free(index)
+        """Gives a row to other device data; its former data moves into a copy."""
+        self._evict(index)
         self._refs[index] = weakref.ref(device_data)
         device_data.move_into(self, index)
 
     def put(self, index: int, device_data: "DeviceData") -> None:
-        """Copies device data that has a buffer of its own, at least where the row lies, into a
-        row."""
+        """Moves device data into a row; its own buffer is at least where the row lies."""
         assert device_data.buffer is not None, "it is on devices"
-        self._free(index)
+        self._evict(index)
         buffers = [self.buffer]
         buffer_leases.spare(buffers, [0])
         # The data gives up its buffer only when the row is written: an error before loses neither.
         self.buffer = with_row(buffers[0], index, device_data.buffer, self.sharding)
         self.pass_on(index, device_data)
 
-    def _free(self, index: int) -> None:
-        """Has the data of a row take a copy."""
+    def _evict(self, index: int) -> None:
+        """Moves the data of a row, if any, out of the store into a copy."""
         former = self.device_data(index)
         if former is not None:
             former.take(*former.placed())
@@ -207,17 +206,17 @@ class DeviceData:
             self.sharding,
         )
 
-    def lying(self) -> tuple[jax.Array, Sharding]:
+    def block_buffer(self) -> tuple[jax.Array, Sharding]:
         """Returns the buffer of a value on devices, or a copy of its row on the devices where it
         lies; its sharding."""
         return self.placed() if self.store is None else self.store.copy_of(self.row)
 
-    def held(self) -> tuple[jax.Array, int | None]:
+    def buffer_and_row(self) -> tuple[jax.Array, int | None]:
         """Returns the buffer of a value on devices, and the value's row in it if the buffer is a
         store's."""
-        owner = self if self.store is None else self.store
-        assert owner.buffer is not None
-        return owner.buffer, None if self.store is None else self.row
+        buffer_owner = self if self.store is None else self.store
+        assert buffer_owner.buffer is not None
+        return buffer_owner.buffer, None if self.store is None else self.row
 
     @property
     def is_state(self) -> bool:
@@ -237,18 +236,18 @@ class DeviceData:
         buffer = self.buffer if self.store is None else self.store.buffer
         return buffer is not None and buffer.is_deleted()
 
-    def is_held(self) -> bool:
+    def is_lent(self) -> bool:
         """True if the buffer is lent to a reader outside the graph."""
         return self.buffer is not None and is_lent(self.buffer)
 
-    def is_unheld(self) -> bool:
+    def is_unreferenced(self) -> bool:
         """True if the storage of this data is gone and its buffer is not referenced from outside
         the graph."""
         return (
             self.holder is not None
             and self.holder() is None
             and self.buffer is not None
-            and not self.is_held()
+            and not self.is_lent()
         )
 
     def check(self) -> None:
@@ -297,20 +296,20 @@ def store_of(inputs: Sequence["DeviceData"]) -> Store | None:
     return store
 
 
-def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[StackGroup, ...]:
-    """Returns a stack group for each store all of whose rows are among these inputs: the inputs'
-    indices, by row."""
+def full_stores(inputs: Sequence["DeviceData"], indices: Iterable[int]) -> tuple[StackGroup, ...]:
+    """Returns a stack group for each store all of whose rows are among the inputs at these indices:
+    their indices, by row."""
     # This runs at each sync, and most programs have no stores.
     if not _alive:
         return ()
-    input_of_row: dict[Store, dict[int, int]] = {}
-    for index in among:
+    index_of_row: dict[Store, dict[int, int]] = {}
+    for index in indices:
         store = inputs[index].store
         if store is not None:
-            input_of_row.setdefault(store, {})[inputs[index].row] = index
+            index_of_row.setdefault(store, {})[inputs[index].row] = index
     return tuple(
         tuple(rows[row] for row in range(len(store)))
-        for store, rows in input_of_row.items()
+        for store, rows in index_of_row.items()
         if len(rows) == len(store)
     )
 
@@ -319,12 +318,18 @@ def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
     """Returns a new array whose rows are these arrays, each of this sharding."""
     # Each block of devices gets equally many rows: copies of the last row fill up the last block.
     blocks = sharding.blocks()
-    size = -(-len(rows) // len(blocks))
-    padded = [*rows, *[rows[-1]] * (size * len(blocks) - len(rows))]
-    shape = (size, *rows[0].shape)
+    rows_per_block = -(-len(rows) // len(blocks))
+    padded = [*rows, *[rows[-1]] * (rows_per_block * len(blocks) - len(rows))]
+    shape = (rows_per_block, *rows[0].shape)
     parts = [
-        _run(_stack, padded[start : start + size], [sharding] * size, shape, block.behind_rows())
-        for start, block in zip(range(0, len(padded), size), blocks, strict=True)
+        _run(
+            _stack,
+            padded[start : start + rows_per_block],
+            [sharding] * rows_per_block,
+            shape,
+            block.behind_rows(),
+        )
+        for start, block in zip(range(0, len(padded), rows_per_block), blocks, strict=True)
     ]
     if len(parts) == 1:
         return parts[0]
@@ -340,31 +345,30 @@ def stack_program(count: int, sharding: Sharding) -> SmallProgram:
 
 def row(stack: jax.Array, index: int, sharding: Sharding) -> jax.Array:
     """Returns a copy of one row of a stack on the devices where it lies; sharding: of a row."""
-    block, index = block_of(sharding, stack.shape[0], index)
+    block, block_row = block_of(sharding, stack.shape[0], index)
     return _run(
-        read_row, [stack], [sharding.behind_rows()], stack.shape[1:], block, np.int32(index)
+        read_row, [stack], [sharding.behind_rows()], stack.shape[1:], block, np.int32(block_row)
     )
 
 
 def with_row(stack: jax.Array, index: int, row: jax.Array, sharding: Sharding) -> jax.Array:
-    """Returns the stack with another row, in its own memory: the argument is donated; sharding: of
-    a row."""
-    block, index = block_of(sharding, stack.shape[0], index)
+    """Returns the stack with `row` at this index, in the memory of the stack, which is donated;
+    sharding: of a row."""
+    block, block_row = block_of(sharding, stack.shape[0], index)
     shape = (stack.shape[0] // len(sharding.blocks()), *stack.shape[1:])
     shards, shardings = _shards(stack), [sharding.behind_rows(), sharding]
-    part = _run(write_row, [stack, row], shardings, shape, block.behind_rows(), np.int32(index))
+    part = _run(write_row, [stack, row], shardings, shape, block.behind_rows(), np.int32(block_row))
     return (
         part if block is sharding else _of_shards(shards | _shards(part), stack.shape, shardings[0])
     )
 
 
-def block_of(sharding: Sharding, count: int, index: int) -> tuple[Sharding, int]:
-    """Returns (sharding of a row on the devices of its block, its index in the block), for row
-    `index` of a stack of `count` rows."""
+def block_of(sharding: Sharding, num_rows: int, row_index: int) -> tuple[Sharding, int]:
+    """Returns the sharding of one of `num_rows` rows on the devices of its block, and the row's
+    index in the block."""
     blocks = sharding.blocks()
-    rows_per_block = -(-count // len(blocks))
-    number, index_in_block = divmod(index, rows_per_block)
-    return blocks[number], index_in_block
+    rows_per_block = -(-num_rows // len(blocks))  # rounded up
+    return blocks[row_index // rows_per_block], row_index % rows_per_block
 
 
 def _spread(buffer: jax.Array, block: Sharding, sharding: Sharding) -> jax.Array:
@@ -412,20 +416,29 @@ def _run(
     arrays."""
     with compiler_context():
         if sharding.memory != DEVICE:  # programs compute in the devices' own memory
-            near = [placed.with_spec(placed.spec) for placed in shardings]
+            device_shardings = [
+                operand_sharding.with_spec(operand_sharding.spec) for operand_sharding in shardings
+            ]
             moved = [
-                jax.device_put(array, placed.jax)
-                for array, placed in zip(arrays, near, strict=True)
+                jax.device_put(array, operand_sharding.jax)
+                for array, operand_sharding in zip(arrays, device_shardings, strict=True)
             ]
             return jax.device_put(
-                _run(body, moved, near, shape, sharding.with_spec(sharding.spec), *numbers),
+                _run(
+                    body,
+                    moved,
+                    device_shardings,
+                    shape,
+                    sharding.with_spec(sharding.spec),
+                    *numbers,
+                ),
                 sharding.jax,
             )
         named = sharding.jax
         # jitted over all devices where this process has them: then nothing is taken apart and put
         # together.
         if arrays[0].is_fully_addressable and arrays[0].sharding.device_set == named.device_set:
-            specs = tuple(placed.jax.spec for placed in shardings)
+            specs = tuple(operand_sharding.jax.spec for operand_sharding in shardings)
             return _launch(
                 _program(body, named.mesh, specs, named.spec, len(numbers)), *arrays, *numbers
             )
@@ -439,9 +452,11 @@ def _run(
         ]
         # Each shard as a row of an array over the local devices: the sharding of the whole is not
         # needed for it.
-        specs = tuple(_cut(len(array.shape)) for array in arrays)
+        specs = tuple(_first_dim_split(len(array.shape)) for array in arrays)
         result = _launch(
-            _program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *local, *numbers
+            _program(body, _mesh(devices), specs, _first_dim_split(len(shape)), len(numbers)),
+            *local,
+            *numbers,
         )
         return _of_shards(_shards(result), shape, sharding)
 
@@ -456,11 +471,11 @@ def _launch(
 
 
 def _joined(shards: list[jax.Array], devices: tuple[jax.Device, ...]) -> jax.Array:
-    """The shards of the devices as one array without copying: along the first dim, where there is
-    one."""
+    """Returns the shards of the devices as one array, without copying: along the first dim, if they
+    have one."""
     shape = shards[0].shape
     global_shape = (len(shards) * shape[0], *shape[1:]) if shape else ()
-    sharding = NamedSharding(_mesh(devices), _cut(len(shape)))
+    sharding = NamedSharding(_mesh(devices), _first_dim_split(len(shape)))
     return jax.make_array_from_single_device_arrays(global_shape, sharding, shards)
 
 
@@ -469,7 +484,7 @@ def _mesh(devices: tuple[jax.Device, ...]) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(np.array(devices), ("device",))
 
 
-def _cut(rank: int) -> PartitionSpec:
+def _first_dim_split(rank: int) -> PartitionSpec:
     return PartitionSpec("device") if rank else PartitionSpec()
 
 

@@ -86,14 +86,14 @@ class Candidate:
     def node(self, iteration: int, index: int) -> Node:
         return self.nodes[self.start + iteration * self.period + index]
 
-    def at(self, index: int) -> Sequence[Node]:
+    def ops_at(self, index: int) -> Sequence[Node]:
         """Returns the op at one index of an iteration, for all iterations."""
         return self.nodes[self.start + index : self.stop : self.period]
 
     def positions(self, index: int) -> Sequence[int] | None:
         """Returns the dynamic start of the op at an index in each iteration; None if all have the
         same op there."""
-        ops = [node.op for node in self.at(index)]
+        ops = [node.op for node in self.ops_at(index)]
         if all(op is ops[0] for op in ops):
             return None
         return [op.dynamic_start[1] for op in ops if op.dynamic_start is not None]
@@ -105,9 +105,9 @@ class Candidate:
 
     def name(self, iteration: int, result: Result) -> Name:
         """Returns the name, as `value_name` has it, of one result of an iteration."""
-        index_in_iteration, index = result
-        node = self.node(iteration, index_in_iteration)
-        return node if len(node.op.metas) == 1 else (node, index)
+        op_index, result_index_of_op = result
+        node = self.node(iteration, op_index)
+        return node if len(node.op.metas) == 1 else (node, result_index_of_op)
 
     def names(self, result: Result) -> list[Name]:
         """Returns the names of one result in every iteration, by row."""
@@ -138,28 +138,30 @@ def candidate_of(
     position: node -> its place. Values of ops without a place, or before `start`, are from outside.
     """
 
-    def inside(value: Value) -> Result | None:
-        # The place from `start` on and the result of a value that an iteration makes; else None.
+    def result_in_loop(value: Value) -> Result | None:
+        """Returns (op index from `start` on, result index); None for a value from outside."""
         maker = origin(value)
         index = -1 if maker is None else position.get(maker, -1) - start
         return (index, result_index(value)) if index >= 0 and index % period not in early else None
 
-    # The slots of the carry, the consts and the xs, by what makes two operands share one.
+    # The slots of the carry, the consts and the xs: operands with an equal key share a slot.
     carried: dict[object, tuple[int, Result, Value]] = {}
-    same: dict[object, tuple[int, Value]] = {}
-    rows: dict[tuple[Name, ...], tuple[int, tuple[Value, ...]]] = {}
+    constants: dict[object, tuple[int, Value]] = {}
+    rows_of_xs: dict[tuple[Name, ...], tuple[int, tuple[Value, ...]]] = {}
     sources: list[tuple[Source, ...]] = []
     stop = start + iterations * period
     for index in range(start, start + period):
         operand_sources: list[Source] = []
-        for k, operand in enumerate(() if index - start in early else nodes[index].operands):
-            if (local := inside(operand)) is not None:
+        for operand_index, operand in enumerate(
+            () if index - start in early else nodes[index].operands
+        ):
+            if (local := result_in_loop(operand)) is not None:
                 operand_sources.append(local)
                 continue
             # An operand from outside of the first iteration: a carry if the second one reads a
             # result of the first.
-            values = tuple([nodes[i].operands[k] for i in range(index, stop, period)])
-            if (result := inside(values[1])) is not None:
+            values = tuple([nodes[i].operands[operand_index] for i in range(index, stop, period)])
+            if (result := result_in_loop(values[1])) is not None:
                 key = (result, value_name(operand))
                 operand_sources.append(
                     Entering("carry", carried.setdefault(key, (len(carried), result, operand))[0])
@@ -169,17 +171,17 @@ def candidate_of(
             # One value in all iterations: a constant; else an x.
             if all(name is names[0] or name == names[0] for name in names):
                 operand_sources.append(
-                    Entering("consts", same.setdefault(names[0], (len(same), operand))[0])
+                    Entering("consts", constants.setdefault(names[0], (len(constants), operand))[0])
                 )
             else:
                 operand_sources.append(
-                    Entering("xs", rows.setdefault(names, (len(rows), values))[0])
+                    Entering("xs", rows_of_xs.setdefault(names, (len(rows_of_xs), values))[0])
                 )
         sources.append(tuple(operand_sources))
     carry = tuple((result, initial) for _, result, initial in carried.values())
     consts, xs = (
-        tuple(value for _, value in same.values()),
-        tuple(values for _, values in rows.values()),
+        tuple(value for _, value in constants.values()),
+        tuple(values for _, values in rows_of_xs.values()),
     )
     return Candidate(nodes, start, period, iterations, tuple(sources), early, carry, consts, xs)
 
@@ -188,7 +190,7 @@ class FoundLoop(NamedTuple):
     """The op of a stretch.
 
     operands: the loop's, in its order. body: the ops of the first iteration that became the body.
-    numbers: the loop's scalar arguments, each as (place in an iteration, iteration, index among
+    numbers: the loop's scalar arguments, each as (op index in an iteration, iteration, index among
     those of the op). results: by the name of a value of the graph, the index of the result that it
     becomes. stacks: the ys whose stacks have rows for late values, made by later ops: (the y, the
     names of all of its rows, the late values by row).
@@ -207,18 +209,17 @@ def found_loop(
 ) -> FoundLoop:
     """Returns the op of a candidate.
 
-    over: by the name of a value, the input whose buffer it takes. is_before: whether a value from
-    outside is computed before the loop.
+    over: by the name of a value, the input whose buffer it takes. is_before: True for a value from
+    outside that is computed before the loop; default: for none.
     """
-    # the iterations by row
-    order = range(candidate.iterations)[:: -1 if candidate.backwards else 1]
+    iterations_by_row = range(candidate.iterations)[:: -1 if candidate.backwards else 1]
     metas = [value.meta for value in (*candidate.consts, *(value for _, value in candidate.carry))]
     inputs = [
         DeviceData(meta, is_abstract=True)
         for meta in (*metas, *(values[0].meta for values in candidate.xs))
     ]
-    constants, fixed = len(candidate.consts), len(metas)
-    start_of = {"consts": 0, "carry": constants, "xs": fixed}
+    num_constants, num_fixed = len(candidate.consts), len(metas)
+    start_of = {"consts": 0, "carry": num_constants, "xs": num_fixed}
     nodes: dict[int, Node] = {}
 
     def value_of(result: Result) -> Value:
@@ -241,10 +242,10 @@ def found_loop(
         if positions is not None:
             assert op.dynamic_start is not None, "iterations differ in start positions alone"
             op = op.dynamic_start[0]
-            steps.append(tuple(positions[iteration] for iteration in order))
-        for k in range(len(node.op.numbers)):
+            steps.append(tuple(positions[iteration] for iteration in iterations_by_row))
+        for number_index in range(len(node.op.numbers)):
             steps.append(EACH)
-            numbers += [(index, iteration, k) for iteration in order]
+            numbers += [(index, iteration, number_index) for iteration in iterations_by_row]
         # The body has no numbers of its own: the loop's op has them for each iteration.
         nodes[index] = Node(
             op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence
@@ -260,31 +261,34 @@ def found_loop(
     results = {
         candidate.name(candidate.iterations - 1, result): slot for result, slot in carried.items()
     }
-    start = len(candidate.carry)
+    next_result = len(candidate.carry)
     results |= {
-        candidate.name(candidate.iterations - 1, result): start + i for i, result in enumerate(last)
+        candidate.name(candidate.iterations - 1, result): next_result + i
+        for i, result in enumerate(last)
     }
     ys: list[Y] = []
     filled: list[Value] = []
     stacks: list[tuple[Y, dict[int, Name], dict[int, Value]]] = []
-    start += len(last)
+    next_result += len(last)
     for result in candidate.ys:
         if result in carried:
             slot = carried[result]
             y, names = _carry_y(candidate, result, slot)
-            roots.append(inputs[constants + slot])
+            roots.append(inputs[num_constants + slot])
         else:
             y, names, filled_values, late = _result_y(candidate, result, over, is_before)
             filled += filled_values
             stacks += [(y, names, late)] if late else []
             roots.append(value_of(result))
-        results |= {names[row]: start + i for i, row in enumerate(y.rows_of(candidate.iterations))}
-        start += len(y.rows_of(candidate.iterations))
+        results |= {
+            names[row]: next_result + i for i, row in enumerate(y.rows_of(candidate.iterations))
+        }
+        next_result += len(y.rows_of(candidate.iterations))
         ys.append(y)
     loop = Loop(
         Region(list(nodes.values()), inputs, roots),
         candidate.iterations,
-        constants,
+        num_constants,
         len(candidate.carry),
         (False,) * len(candidate.xs),
         tuple(ys),
@@ -293,7 +297,7 @@ def found_loop(
         num_last=len(last),
     )
     operands = [*candidate.consts, *(value for _, value in candidate.carry)]
-    operands += [values[iteration] for values in candidate.xs for iteration in order]
+    operands += [values[iteration] for values in candidate.xs for iteration in iterations_by_row]
     operands += filled
     op = loop_op(
         FOUND_LOOP,
@@ -326,8 +330,8 @@ def _carry_y(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[i
 def _result_y(
     candidate: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
 ) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
-    """Returns a result that is no carry as (Y, names of its rows, operands that fill peeled rows,
-    peeled rows that later ops compute)."""
+    """Returns, for a result that is no carry, (its Y, names by row, operands of the loop that fill
+    peeled rows, peeled values by row that later ops compute)."""
     # A stack on the host has no rows but those of the iterations.
     peeled = (
         {} if candidate.node(0, result[0]).op.memory == HOST else candidate.peeled.get(result, {})
@@ -340,13 +344,13 @@ def _result_y(
     }
     names |= {row: value_name(value) for row, value in (filled | late).items()}
     # If each row is written over the matching row of one of the xs, the stack is written in place.
-    inputs = tuple(
+    overwritten = tuple(
         [over.get(candidate.name(iteration, result)) for iteration in range(candidate.iterations)]
     )
-    after = len(peeled) - rows_before
-    slot = candidate.xs.index(inputs) if inputs in candidate.xs else None
+    rows_after = len(peeled) - rows_before
+    overwritten_x = candidate.xs.index(overwritten) if overwritten in candidate.xs else None
     return (
-        Y(first=rows_before, after=after, filled=tuple(filled), over=slot),
+        Y(first=rows_before, after=rows_after, filled=tuple(filled), over=overwritten_x),
         names,
         list(filled.values()),
         late,

@@ -30,9 +30,9 @@ from ..lower.stack_rows import (
     Made,
     Stacked,
     StackRow,
+    as_rows,
     plain,
     rows_on_device,
-    stretch,
 )
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
@@ -138,11 +138,13 @@ class Loop(Lowering):
     def root_of(self, index: int) -> Value:
         """Returns the root of the body behind a result of the loop; for a y that is the carry, the
         carry's next value."""
-        single = self.num_carried + self.num_last
+        num_single = self.num_carried + self.num_last
         root_index = index
-        if index >= single:
+        if index >= num_single:
             root_index = next(
-                single + k for k, run in enumerate(self.result_runs()) if index in run
+                num_single + y_index
+                for y_index, run in enumerate(self.result_runs())
+                if index in run
             )
         root = self.body.roots[root_index]
         carried = self.body.inputs[self.num_constants : self.num_fixed]
@@ -211,16 +213,18 @@ class _Trace:
 
     @staticmethod
     def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "_Trace":
-        """Prepares a loop's operands: constants and carry as arrays, xs as rows of one array each,
+        """Returns the trace of a loop: constants and carry as arrays, xs as rows of one array each,
         scalar arguments by iteration."""
         carry = list(map(plain, operands[loop.num_constants : loop.num_fixed]))
         # Constants are taken to the device once, before the loop.
-        outside = list(map(plain, operands[: loop.num_constants]))
-        constants = list(map(plain, rows_on_device(outside, layouts[: loop.num_constants])))
-        xs, row_layouts, end = list[Stacked](), list[Sharding | None](), loop.num_fixed
+        constant_operands = list(map(plain, operands[: loop.num_constants]))
+        constants = list(
+            map(plain, rows_on_device(constant_operands, layouts[: loop.num_constants]))
+        )
+        xs, row_layouts, fill_start = list[Stacked](), list[Sharding | None](), loop.num_fixed
         # Each x as the rows of one array, in the sharding that all of its rows have.
         for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
-            end = run.stop
+            fill_start = run.stop
             if is_stacked:
                 stack = plain(operands[run.start])
                 sharded.note_unused(
@@ -231,26 +235,38 @@ class _Trace:
                 xs.append(Stacked(on_device(stack), range(loop.iterations)))
                 row_layouts.append(None)
                 continue
-            of_rows = layouts[run.start : run.stop]
-            layout = of_rows[0] if all(sharding is of_rows[0] for sharding in of_rows) else None
-            xs.append(stretch(operands[run.start : run.stop], layout))
+            row_shardings = layouts[run.start : run.stop]
+            layout = (
+                row_shardings[0]
+                if all(sharding is row_shardings[0] for sharding in row_shardings)
+                else None
+            )
+            xs.append(as_rows(operands[run.start : run.stop], layout))
             row_layouts.append(layout)
         steps = split_steps(loop.body.nodes, loop.steps)
         floats, integers = (
             by_iteration(*pair, loop.iterations) for pair in zip(numbers, steps, strict=True)
         )
         # The initial carry, in the memory of its next values: the first roots of the body.
-        start = [
+        initial_carry = [
             in_memory(array, loop.memory_of(root))
             for array, root in zip(strong(carry), loop.body.roots, strict=False)
         ]
-        layouts = [*layouts[: loop.num_fixed], *row_layouts]
-        return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, (floats, integers))
+        body_layouts = [*layouts[: loop.num_fixed], *row_layouts]
+        return _Trace(
+            loop,
+            constants,
+            initial_carry,
+            xs,
+            list(operands[fill_start:]),
+            body_layouts,
+            (floats, integers),
+        )
 
-    def lowered(self, numbers: Vectors, carry: Arrays, read: Arrays) -> list[jax.Array]:
-        """Lowers an iteration with its scalar arguments; returns its roots."""
+    def lowered(self, numbers: Vectors, carry: Arrays, rows: Arrays) -> list[jax.Array]:
+        """Returns the roots of one iteration, lowered for a carry and a row of each x."""
         return lower_region(
-            self.loop.body, 0, [*self.constants, *carry, *read], numbers, self.layouts
+            self.loop.body, 0, [*self.constants, *carry, *rows], numbers, self.layouts
         )
 
     # --- an iteration after the other -------------------------------------------------------------
@@ -261,54 +277,75 @@ class _Trace:
         A stack on the host is never on the device as a whole: an iteration fetches its row, and
         writes the result over it.
         """
-        loop, count, end = (
+        loop, num_carried, ys_start = (
             self.loop,
             self.loop.num_carried,
             self.loop.num_carried + self.loop.num_last,
         )
-        # The roots are the carry [:count], the last values [count:end], a row of each y [end:].
+        # The roots: carry [:num_carried], last values [num_carried:ys_start], y rows [ys_start:].
         roots, is_from_host, (floats, integers) = loop.body.roots, self.is_from_host(), self.tables
         # By the index of a y, the x on the host whose rows it is written over.
-        x_of = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
+        x_of_y = {
+            y_index: y.over
+            for y_index, y in enumerate(loop.ys)
+            if is_from_host and y.over is not None
+        }
         # The ys whose stacks jax.lax.scan makes on the host.
-        on_host = [
-            k
-            for k, y in enumerate(loop.ys)
-            if loop.memory_of(roots[end + k]) == HOST and not y.is_stack
+        ys_on_host = [
+            y_index
+            for y_index, y in enumerate(loop.ys)
+            if loop.memory_of(roots[ys_start + y_index]) == HOST and not y.is_stack
         ]
-        on_device = [k for k in range(len(loop.ys)) if k not in on_host and k not in x_of]
+        ys_on_device = [
+            y_index
+            for y_index in range(len(loop.ys))
+            if y_index not in ys_on_host and y_index not in x_of_y
+        ]
 
         def iteration(state: _State, _: None) -> tuple[_State, list[jax.Array]]:
             """One iteration: reads a row of each x, runs the body, and writes a row of each stack
             that is written in place."""
-            number, carry, last, arrays = state
-            row = loop.iterations - 1 - number if loop.reverse else number
+            iteration_number, carry, last, arrays = state
+            row = loop.iterations - 1 - iteration_number if loop.reverse else iteration_number
             targets = [
                 target._replace(array=array)
                 for target, array in zip(written.values(), arrays, strict=True)
             ]
             # An x that a y is written over is read from the stack as written so far; `targets` has
             # these first.
-            current = dict(enumerate(self.xs)) | dict(zip(x_of.values(), targets, strict=False))
-            read = [x.read(row) for x in current.values()]
+            current = dict(enumerate(self.xs)) | dict(zip(x_of_y.values(), targets, strict=False))
+            x_rows = [x.read(row) for x in current.values()]
             if is_from_host:
-                read = list(map(plain, rows_on_device(read, self.layouts[loop.num_constants :])))
-            result = self.lowered((read_row(floats, row), read_row(integers, row)), carry, read)
-            after = [_like(new, old) for new, old in zip(result[:count], carry, strict=True)]
-            last = [_like(new, old) for new, old in zip(result[count:end], last, strict=True)]
-            arrays = [
-                target.write(in_memory(result[end + k], space_of(target.array)), row)
-                for k, target in zip(written, targets, strict=True)
+                x_rows = list(
+                    map(plain, rows_on_device(x_rows, self.layouts[loop.num_constants :]))
+                )
+            body_roots = self.lowered(
+                (read_row(floats, row), read_row(integers, row)), carry, x_rows
+            )
+            next_carry = [
+                _like(new, old) for new, old in zip(body_roots[:num_carried], carry, strict=True)
             ]
-            return (number + 1, after, last, arrays), [result[end + k] for k in on_host]
+            last = [
+                _like(new, old)
+                for new, old in zip(body_roots[num_carried:ys_start], last, strict=True)
+            ]
+            arrays = [
+                target.write(in_memory(body_roots[ys_start + y_index], space_of(target.array)), row)
+                for y_index, target in zip(written, targets, strict=True)
+            ]
+            return (iteration_number + 1, next_carry, last, arrays), [
+                body_roots[ys_start + y_index] for y_index in ys_on_host
+            ]
 
-        last = [in_memory(_empty(root), loop.memory_of(root)) for root in roots[count:end]]
-        number = jnp.zeros((), np.int32)
-        written = {k: self.xs[slot] for k, slot in x_of.items()} | {
-            k: self._buffer(k) for k in on_device
+        last = [
+            in_memory(_empty(root), loop.memory_of(root)) for root in roots[num_carried:ys_start]
+        ]
+        iteration_number = jnp.zeros((), np.int32)
+        written = {y_index: self.xs[slot] for y_index, slot in x_of_y.items()} | {
+            y_index: self._buffer(y_index) for y_index in ys_on_device
         }
-        state = number, self.carry, last, [target.array for target in written.values()]
-        if on_host:  # By jax.lax.scan: a buffer made here would be on the device first.
+        state = iteration_number, self.carry, last, [target.array for target in written.values()]
+        if ys_on_host:  # By jax.lax.scan: a buffer made here would be on the device first.
             state, stacks = jax.lax.scan(
                 iteration, state, length=loop.iterations, reverse=loop.reverse
             )
@@ -318,62 +355,62 @@ class _Trace:
                 [],
             )
         _, carry, last, arrays = state
-        stack_of = dict(zip((*written, *on_host), (*arrays, *stacks), strict=True))
+        stack_of = dict(zip((*written, *ys_on_host), (*arrays, *stacks), strict=True))
         ys = [
-            self._results_over(k, stack, self.xs[x_of[k]])
-            if k in x_of
-            else self._results(k, stack, carry)
-            for k, stack in sorted(stack_of.items())
+            self._results_over(y_index, stack, self.xs[x_of_y[y_index]])
+            if y_index in x_of_y
+            else self._results(y_index, stack, carry)
+            for y_index, stack in sorted(stack_of.items())
         ]
         return (*carry, *last, *itertools.chain.from_iterable(ys))
 
-    def _buffer(self, k: int) -> Stacked:
+    def _buffer(self, y_index: int) -> Stacked:
         """Returns the stack of a y before the first iteration, and the rows of the iterations in
         it."""
-        y = self.loop.ys[k]
-        root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + k]
+        y = self.loop.ys[y_index]
+        root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + y_index]
         stack = _empty(root, y.first + self.loop.iterations + y.after)
-        for row, value in self._peeled_operands(k).items():
+        for row, value in self._peeled_operands(y_index).items():
             stack = write_row(stack, plain(value), row)
         return Stacked(stack, range(y.first, y.first + self.loop.iterations))
 
-    def _peeled_operands(self, k: int) -> dict[int, Made]:
+    def _peeled_operands(self, y_index: int) -> dict[int, Made]:
         """Returns the operands that fill rows of the stack of a y, by row."""
-        start = sum(len(y.filled) for y in self.loop.ys[:k])
-        return dict(zip(self.loop.ys[k].filled, self.filled[start:], strict=False))
+        start = sum(len(y.filled) for y in self.loop.ys[:y_index])
+        return dict(zip(self.loop.ys[y_index].filled, self.filled[start:], strict=False))
 
-    def _results(self, k: int, stack: jax.Array, final_carry: Sequence[jax.Array]) -> list[Made]:
-        """Returns the results of the y of index `k`: its stack, or the rows of it."""
+    def _results(
+        self, y_index: int, stack: jax.Array, final_carry: Sequence[jax.Array]
+    ) -> list[Made]:
+        """Returns the results of a y from its stack and the carry behind the last iteration."""
         loop = self.loop
-        y, root = loop.ys[k], loop.body.roots[loop.num_carried + loop.num_last + k]
-        known = self._peeled_operands(k)
-        carried = loop.body.inputs[loop.num_constants :][: loop.num_carried]
-        # A y that is the carry as an iteration receives it: the first row is the initial carry, and
-        # with has_end one more row is the final carry.
+        y, root = loop.ys[y_index], loop.body.roots[loop.num_carried + loop.num_last + y_index]
+        carried = loop.body.inputs[loop.num_constants : loop.num_fixed]
+        value_of_row = self._peeled_operands(y_index)
+        # A y that is the carry as each iteration receives it: the row of the first iteration is the
+        # initial carry, and the end row, which no iteration writes, is the final one.
         if root in carried:
             slot = carried.index(root)
-            known[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
+            value_of_row[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
             if y.has_end:
-                end = y.end_of(loop.iterations)
-                known[end] = final_carry[slot]
-                stack = write_row(stack, final_carry[slot], end)
+                value_of_row[y.end_of(loop.iterations)] = final_carry[slot]
+                stack = write_row(stack, final_carry[slot], y.end_of(loop.iterations))
         if y.is_stack:
             # An annotation of a row in the body applies to the stack of them, too.
             requested = _requested_sharding(root)
             return [stack if requested is None else constrain(stack, requested.behind_rows())]
         return [
-            StackRow(stack, row, plain(known[row]) if row in known else None)
+            StackRow(stack, row, plain(value_of_row[row]) if row in value_of_row else None)
             for row in y.rows_of(loop.iterations)
         ]
 
-    def _results_over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
-        """Returns the results of the y of index `k`: rows of a stack, and operands for its peeled
-        rows."""
-        y = self.loop.ys[k]
+    def _results_over(self, y_index: int, stack: jax.Array, rows: Stacked) -> list[Made]:
+        """Returns the results of a y: these rows of a stack, and operands for its peeled rows."""
+        y = self.loop.ys[y_index]
         by_row: dict[int, Made] = {
             y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)
         }
-        by_row |= self._peeled_operands(k)
+        by_row |= self._peeled_operands(y_index)
         return [by_row[row] for row in sorted(by_row)]
 
     # --- all at once, or a row at a time ----------------------------------------------------------
@@ -389,11 +426,11 @@ class _Trace:
             for array in roots[: loop.num_last]
         ]
         ys: list[Made] = []
-        for k, array in enumerate(roots[loop.num_last :]):
+        for y_index, array in enumerate(roots[loop.num_last :]):
             ys += (
                 [array]
-                if loop.ys[k].is_stack
-                else self._results_over(k, array, Stacked(array, range(loop.iterations)))
+                if loop.ys[y_index].is_stack
+                else self._results_over(y_index, array, Stacked(array, range(loop.iterations)))
             )
         return (*last, *ys)
 
@@ -439,7 +476,7 @@ SHARDED_AS[FOUND_LOOP] = _root_of
 def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "") -> OpSpec:
     """Returns the op of a loop over operands like these, in the order in which `lower` takes them.
 
-    ValueError if the body returns another carry than it is given, or is given rows of another kind.
+    Raises ValueError if the operands do not fit the body's inputs, or its carry changes in kind.
     """
     body, iterations = loop.body, loop.iterations
     # The operands of the body: the constants, the carry, a row of each x.
@@ -460,14 +497,16 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
         )
     # The results of the loop: the carry, the last values, for each y a stack or its rows.
     metas = [dense_meta(root.meta.shape, root.meta.dtype) for root in body.roots]
-    single = loop.num_carried + loop.num_last
-    results = metas[:single]
-    for meta, y in zip(metas[single:], loop.ys, strict=True):
+    num_single = loop.num_carried + loop.num_last
+    results = metas[:num_single]
+    for meta, y in zip(metas[num_single:], loop.ys, strict=True):
         stack = dense_meta((iterations, *meta.shape), meta.dtype)
         results += [stack] if y.is_stack else [meta] * len(y.rows_of(iterations))
     steps = zip(kinds_of(body.nodes), loop.steps, strict=True)
     numbers = "".join(
-        kind * (iterations if by is EACH else 1) for kind, by in steps if not isinstance(by, tuple)
+        kind * (iterations if step is EACH else 1)
+        for kind, step in steps
+        if not isinstance(step, tuple)
     )
     return OpSpec.of(
         name,
@@ -492,7 +531,7 @@ def _like(array: jax.Array, former: jax.Array) -> jax.Array:
 
 
 def _empty(root: Value, *rows: int) -> jax.Array:
-    """Returns the buffer into which the loop writes a root of each iteration."""
+    """Returns the zeros of a root's shape, with leading dims `rows`, that the loop writes over."""
     struct = root.meta.struct
     array = jnp.zeros((*rows, *struct.shape), struct.dtype)
     requested = _requested_sharding(root)

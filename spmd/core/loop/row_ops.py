@@ -40,18 +40,22 @@ class PutRow(Lowering):
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
-        *former, new = operands
-        rows = [row for row in former if isinstance(row, StackRow)]
-        rows = [row for row in rows if row.stack is rows[0].stack]
-        taken_rows = {row.index for row in rows}
-        if len(rows) < len(former) or self.row in taken_rows or self.row >= rows[0].stack.shape[0]:
+        *former, new = operands  # the other rows of the stack, in order, and the new row
+        candidates = [row for row in former if isinstance(row, StackRow)]
+        stack_rows = [row for row in candidates if row.stack is candidates[0].stack]
+        taken_rows = {row.index for row in stack_rows}
+        if (
+            len(stack_rows) < len(former)
+            or self.row in taken_rows
+            or self.row >= stack_rows[0].stack.shape[0]
+        ):
             return (*former[: self.result], new, *former[self.result :])
-        stack = write_row(rows[0].stack, plain(new), self.row)
-        result = [StackRow(stack, row.index, row.plain) for row in rows]
+        stack = write_row(stack_rows[0].stack, plain(new), self.row)
+        new_rows = [StackRow(stack, row.index, row.plain) for row in stack_rows]
         return (
-            *result[: self.result],
+            *new_rows[: self.result],
             StackRow(stack, self.row, plain(new)),
-            *result[self.result :],
+            *new_rows[self.result :],
         )
 
 
@@ -64,7 +68,7 @@ class TakeRows(Lowering):
 
     @staticmethod
     def of(op: OpSpec, positions: Sequence[int]) -> "TakeRows | None":
-        """Returns the lowering for an op with these starts; None if its runs are not adjacent."""
+        """Returns the lowering of an op with these starts; None if its runs are not adjacent."""
         move = (
             None
             if op.dynamic_start is None
@@ -91,15 +95,15 @@ class WaitForAll(Lowering):
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
-        """Puts one barrier around the arrays on the device."""
+        """Returns the operands, the arrays on the device behind one barrier."""
         result = list(operands)
         arrays = {
-            k: value
-            for k, value in enumerate(operands)
+            index: value
+            for index, value in enumerate(operands)
             if not isinstance(value, StackRow) and space_of(value) == DEVICE
         }
-        for k, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
-            result[k] = array
+        for index, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
+            result[index] = array
         return tuple(result)
 
 

@@ -10,12 +10,12 @@ from ...ops import sharded
 from ..graph.graph import DeviceData, Graph, Node, Port, walk
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
-from .lower import Chosen, Reporting, Values, known_in, lower_nodes, made_of, reports_to
+from .lower import Choices, Reporting, Values, known_in, lower_nodes, program_value, reports_to
 from .stack_rows import Stacked, StackRow, as_stack, joined, plain
 
 
 def build(
-    graph: Graph, describe: Callable[[Node], str], choices: Chosen | None = None
+    graph: Graph, describe: Callable[[Node], str], choices: Choices | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """Returns the graph as a function of physical shapes: (buffers of `graph.arguments()`...,
     float64 vector, int64 vector) -> `graph.results()`.
@@ -43,16 +43,16 @@ def build(
         values: Values = {}
         for port, buffer in zip(graph.arguments(), buffers, strict=True):
             _take_in(graph, port, buffer, values)
-        placed = [sharding.in_program() for sharding in graph.shardings]
+        program_shardings = [sharding.in_program() for sharding in graph.shardings]
         dims = {
             data: sharded.dims_in(layout, data.meta.shape)
-            for data, layout in zip(graph.inputs, placed, strict=True)
+            for data, layout in zip(graph.inputs, program_shardings, strict=True)
         }
-        facts = sharded.Facts.of(placed)
+        facts = sharded.Facts.of(program_shardings)
         with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
             # Stack groups that arrive as separate arguments become rows of one array here.
-            for column in graph.columns:
-                _stack([graph.inputs[i] for i in column], shardings, values)
+            for group in graph.columns:
+                _stack([graph.inputs[i] for i in group], shardings, values)
             lower_nodes(graph.nodes, values, (floats, integers), shardings, sources)
         return tuple(_give_out(graph, port, values) for port in graph.results())
 
@@ -74,10 +74,10 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     """Returns a result of the program, in its physical shape."""
     if isinstance(port.indices, int):
-        array = plain(made_of(graph.roots[port.indices], values))
+        array = plain(program_value(graph.roots[port.indices], values))
     else:
         rows = [graph.inputs[~index] if index < 0 else graph.roots[index] for index in port.indices]
-        array = as_stack([made_of(value, values) for value in rows])
+        array = as_stack([program_value(value, values) for value in rows])
     if port.sharding is None:
         return array
     is_even = port.sharding.padded_shape(port.meta.shape) == array.shape

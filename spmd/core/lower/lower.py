@@ -32,8 +32,8 @@ class LoweringError(RuntimeError):
 
 # The name of the op that a stretch of isomorphic iterations becomes.
 FOUND_LOOP = "spmd.layers"
-# By an op's name, the value whose sharding a result has, of the op and the result's index: an
-# operand, or the root of a body.
+# By op name: a function from (op, result index) to the value with the sharding of that result, an
+# operand or a root of a body.
 SHARDED_AS: dict[str, Callable[[Node, int], Value]] = {}
 
 Vectors = tuple[jax.Array, jax.Array]  # scalar arguments: float64 and int64
@@ -66,20 +66,20 @@ class PackedNumbers:
 Values = dict[Value, Sequence[Made]]
 
 
-def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
+def program_value(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
     """Returns the array or row of a program for a value of its graph."""
     return values[value.node][value.index] if isinstance(value, TupleElement) else values[value][0]
 
 
-# Finds the known dims of the values of a graph or a region, from those of its inputs (None:
-# unknown); the first is called.
+# Holds the function that finds the known dims of the values of a graph or a region from those of
+# its inputs (None: unknown); empty until `propagation` registers it.
 known_of: list[
     Callable[[Sequence[Node], Mapping[DeviceData, sharded.Dims | None]], sharded.Values]
 ] = []
 
 
 # Annotated ops, each with the sharding that the partitioner gave it.
-Chosen = list[tuple[Node, xla_client.HloSharding]]
+Choices = list[tuple[Node, xla_client.HloSharding]]
 
 
 class Reporting(NamedTuple):
@@ -90,7 +90,7 @@ class Reporting(NamedTuple):
     """
 
     describe: Callable[[Node], str]
-    choices: Chosen | None
+    choices: Choices | None
     op_index: Mapping[Node, int]
     has_host_memory: bool = True
     loop_body: Sequence[Node] | None = None
@@ -105,12 +105,13 @@ _thread = _LoweringThread()
 
 
 def reports_to(reporting: Reporting) -> contextlib.AbstractContextManager[None]:
-    """A context in which this thread's tracing reports to another `Reporting`."""
+    """Returns a context in which this thread's tracing reports to this `Reporting`."""
     return held(_thread, reporting=reporting)
 
 
 def unreported() -> contextlib.AbstractContextManager[None]:
-    """Traces without reports of the partitioner's shardings: inside, values are on one shard."""
+    """Returns a context that traces without reports of the partitioner's shardings, as the values
+    inside are on one shard."""
     return reports_to(_thread.reporting._replace(choices=None))
 
 
@@ -123,23 +124,22 @@ def lower_nodes(
 ) -> None:
     """Lowers ops in order, of a program or of a region inside it; adds their results to `values`.
 
-    numbers: the scalar arguments of all, in the order of `pack_numbers`. shardings: the known
-    sharding of each input. sources: for each op the recorded ones that it was made of (None: the
-    ops are a region's, as recorded).
+    numbers: the scalar arguments of all ops, in the order of `pack_numbers`. shardings: the known
+    sharding of each input. sources: for each op its recorded ops; None for the ops of a region.
     """
     reporting = _thread.reporting
     packed = PackedNumbers(*numbers)
-    # The index lets an error that XLA raises late be traced back to its recorded op (see
-    # `failing`).
+    # Each op's index is in its scope's name: by it `failing` finds the recorded op of an error that
+    # XLA raises late.
     if sources is None:
         sources = [(node,) for node in nodes]
-        op_indices = list(range(len(nodes)))
+        indices = list(range(len(nodes)))
     else:
-        op_indices = [reporting.op_index[recorded[0]] for recorded in sources]
-    for node, recorded, index in zip(nodes, sources, op_indices, strict=True):
+        indices = [reporting.op_index[recorded[0]] for recorded in sources]
+    for node, recorded, index in zip(nodes, sources, indices, strict=True):
         if interrupt.HELD or interrupt.NOTED:
             interrupt.poll()
-        operands = [made_of(operand, values) for operand in node.operands]
+        operands = [program_value(operand, values) for operand in node.operands]
         layouts = [_known_sharding(operand, shardings) for operand in node.operands]
         arguments = node, recorded[0], operands, packed.of(node.op), layouts, reporting.describe
         if node.op.name == FOUND_LOOP:
@@ -152,7 +152,7 @@ def lower_nodes(
             values[node] = _apply(*arguments)
         sharded.place_unused(reporting.describe, recorded[0])
         if reporting.choices is not None and node.op.name == "mark_sharding":
-            # it may be inside of a call
+            # A recorded call may contain the annotation: then `node` itself is it.
             annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node
             values[node] = (_reported(annotated, plain(values[node][0]), reporting.choices),)
 
@@ -166,14 +166,14 @@ def lower_region(
     layouts: the known sharding of each array (None: unknown).
     """
     reporting = _thread.reporting
-    in_region = _thread.dims.regions.get((sharded.op(), index))
+    region_dims = _thread.dims.regions.get((sharded.op(), index))
     values: Values = {
         device_data: (array,) for device_data, array in zip(region.inputs, arrays, strict=True)
     }
     shardings = dict(zip(region.inputs, layouts, strict=True))
     with contextlib.ExitStack() as stack:
-        if in_region is not None:
-            stack.enter_context(held(_thread, dims=in_region))
+        if region_dims is not None:
+            stack.enter_context(held(_thread, dims=region_dims))
         else:  # a manual computation: its values are shards, of which nothing is known
             stack.enter_context(sharded.tracing(sharded.facts()._replace(mesh=_mesh_inside())))
             stack.enter_context(known_in(region.nodes, {}))
@@ -185,20 +185,20 @@ def lower_region(
             sources = [(node,) for node in reporting.loop_body]
             stack.enter_context(reports_to(reporting._replace(loop_body=None)))
         lower_nodes(region.nodes, values, numbers, shardings, sources)
-    return [plain(made_of(root, values)) for root in region.roots]
+    return [plain(program_value(root, values)) for root in region.roots]
 
 
 def known_in(
     nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
 ) -> contextlib.AbstractContextManager[None]:
-    """Context for lowering the ops of a graph or a region: this thread knows the dims of their
-    values, found from those of the inputs."""
+    """Returns the context of lowering the ops of a graph or a region, in which this thread knows
+    the dims of their values, found from those of the inputs."""
     return held(_thread, dims=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 
 def _mesh_inside() -> jax.sharding.AbstractMesh | None:
-    """Returns the mesh of the axes that are left inside of a manual computation; None if it has
-    taken all."""
+    """Returns the mesh of the axes that are not manual inside a manual computation; None if all
+    are."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh if program.manual_axes and set(mesh.axis_names) - program.manual_axes else None
 
@@ -222,7 +222,8 @@ def _apply(
         # An accelerator's own default for float32 is less than float32;
         # `record.resolve.matmul_precision` has the user's setting.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
-            # If the op takes no rows, only the row that it reads is fetched of a stack on the host.
+            # An op that takes no rows gets each row as an array: of a stack on the host, that row
+            # alone is fetched.
             arguments = (
                 operands if type(node.op.lowering) in TAKE_ROWS else list(map(plain, operands))
             )
@@ -235,12 +236,12 @@ def _apply(
             with _known_call(node, arguments):
                 result = node.op.lowering.lower(node.op, arguments, numbers, layouts)  # type: ignore[arg-type]  # rows
     except LoweringError as error:  # names the op in a region of this one
-        is_found = node.op.name == FOUND_LOOP
-        raise LoweringError(str(error), error.node if is_found else recorded) from error
+        is_found_loop = node.op.name == FOUND_LOOP
+        raise LoweringError(str(error), error.node if is_found_loop else recorded) from error
     except Exception as error:
-        words = describe(recorded)
+        op_text = describe(recorded)
         raise LoweringError(
-            f"lowering {words} failed: {type(error).__name__}: {error}", recorded
+            f"lowering {op_text} failed: {type(error).__name__}: {error}", recorded
         ) from error
     for output, meta in zip(result, node.op.metas, strict=True):
         array = output.stack if isinstance(output, StackRow) else output
@@ -255,7 +256,7 @@ def _apply(
 
 
 def _known_call(node: Node, operands: Sequence[Made]) -> contextlib.AbstractContextManager[None]:
-    """A context in which an op is lowered, its rule knowing the axes of its operands."""
+    """Returns the context of lowering an op, in which its rule can look up its operands' axes."""
     values, regions = _thread.dims
     dims = [
         values.get((value.node, value.index) if type(value) is TupleElement else (value, 0))
@@ -276,17 +277,17 @@ def _known_sharding(
     if isinstance(value, DeviceData):
         return shardings.get(value)
     node, index = (value.node, value.index) if isinstance(value, TupleElement) else (value, 0)
-    if (source := SHARDED_AS.get(node.op.name)) is not None:
-        return _known_sharding(source(node, index), shardings)
+    if (source_value_of := SHARDED_AS.get(node.op.name)) is not None:
+        return _known_sharding(source_value_of(node, index), shardings)
     requested = (
         value.op.sharding if isinstance(value, Node) and not value.op.lowering.regions else None
     )
     return None if requested is None or requested.is_open else requested
 
 
-def _reported(node: Node, array: jax.Array, choices: Chosen) -> jax.Array:
-    """Has the partitioner report during compilation how it sharded an annotated value, if that is
-    not padded."""
+def _reported(node: Node, array: jax.Array, choices: Choices) -> jax.Array:
+    """Returns an annotated value, whose sharding the partitioner reports during compilation unless
+    the value is padded."""
     requested = node.op.sharding
     assert requested is not None, "only annotations are reported"
     if (

@@ -41,28 +41,29 @@ class While(Lowering):
     ) -> tuple[jax.Array, ...]:
         constants, carry = operands[: self.num_constants], operands[self.num_constants :]
         steps = split_steps([*self.condition.nodes, *self.body.nodes], self.steps)
-        start = strong([jnp.zeros((), np.int64), *carry])
+        initial = strong([jnp.zeros((), np.int64), *carry])
 
-        def run(index: int, iteration: jax.Array, carry: Arrays) -> list[jax.Array]:
+        def run(index: int, number: jax.Array, carry: Arrays) -> list[jax.Array]:
+            """Returns the results of a region in the iteration with this number."""
             vectors = [
-                vector + np.array(step, vector.dtype) * iteration.astype(vector.dtype)
+                vector + np.array(step, vector.dtype) * number.astype(vector.dtype)
                 if any(step)
                 else vector
                 for vector, step in zip(numbers, steps, strict=True)
             ]
-            of_region = _parts(vectors, self.regions)[index]
+            region_numbers = _numbers_by_region(vectors, self.regions)[index]
             return lower_region(
-                self.regions[index], index, [*constants, *carry], of_region, layouts
+                self.regions[index], index, [*constants, *carry], region_numbers, layouts
             )
 
-        def goes_on(state: Arrays) -> jax.Array:
+        def condition(state: Arrays) -> jax.Array:
             (result,) = run(0, state[0], state[1:])
             return result.reshape(())
 
         def iteration(state: Arrays) -> list[jax.Array]:
             return strong([state[0] + 1, *run(1, state[0], state[1:])])
 
-        return tuple(jax.lax.while_loop(goes_on, iteration, start)[1:])
+        return tuple(jax.lax.while_loop(condition, iteration, initial)[1:])
 
 
 @draws_of.register
@@ -85,11 +86,11 @@ class Branches(Lowering):
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        parts = _parts(numbers, self.regions)
+        region_numbers = _numbers_by_region(numbers, self.regions)
 
         def branch(index: int) -> Callable[..., list[jax.Array]]:
             return lambda *arrays: strong(
-                lower_region(self.regions[index], index, arrays, parts[index], layouts[1:])
+                lower_region(self.regions[index], index, arrays, region_numbers[index], layouts[1:])
             )
 
         return tuple(jax.lax.cond(operands[0].reshape(()), branch(0), branch(1), *operands[1:]))
@@ -128,7 +129,7 @@ _ANNOTATIONS = frozenset({"mark_sharding", "spmd.unmarked", "spmd.gather", "spmd
 
 
 def is_annotation(node: Node) -> bool:
-    """True if an op states only the shardings of its operands."""
+    """True if an op does nothing but state the shardings of its operands."""
     return node.op.name in _ANNOTATIONS
 
 
@@ -149,15 +150,15 @@ def body_numbers(region: Region) -> list[float | int]:
     return [number for node in region.nodes for number in node.numbers]
 
 
-def _parts(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vectors]:
+def _numbers_by_region(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vectors]:
     """Divides the scalar arguments of an op, floats and integers, among its regions in order."""
-    parts, floats, integers = [], 0, 0
+    vectors, float_start, integer_start = [], 0, 0
     for region in regions:
         kinds = kinds_of(region.nodes)
-        ends = floats + kinds.count("f"), integers + kinds.count("i")
-        parts.append((numbers[0][floats : ends[0]], numbers[1][integers : ends[1]]))
-        floats, integers = ends
-    return parts
+        stops = float_start + kinds.count("f"), integer_start + kinds.count("i")
+        vectors.append((numbers[0][float_start : stops[0]], numbers[1][integer_start : stops[1]]))
+        float_start, integer_start = stops
+    return vectors
 
 
 def strong(arrays: Sequence[jax.Array]) -> list[jax.Array]:

@@ -24,7 +24,7 @@ TAKE_ROWS: set[type[Lowering]] = set()
 ANY_MEMORY: set[type[Lowering]] = set()
 
 
-def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
+def as_rows(values: Sequence[Made], layout: Sharding | None) -> Stacked:
     """Returns values as rows of their common array, or of a new one. layout: their common sharding,
     if known."""
     # On the host rows are read in any order: a new array would be a copy there.
@@ -40,28 +40,28 @@ def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
 
 def adjacent_runs(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[Made]:
     """Returns the adjacent runs of an array that start at these positions, as rows of one array."""
-    count, axis, first = len(positions), run.axis, min(positions)
-    part = jax.lax.slice_in_dim(array, first, first + count * run.count, axis=axis)
+    count, axis, lowest_start = len(positions), run.axis, min(positions)
+    covered = jax.lax.slice_in_dim(array, lowest_start, lowest_start + count * run.count, axis=axis)
     size = () if run.is_select else (run.count,)
     stack = jnp.moveaxis(
-        part.reshape(*part.shape[:axis], count, *size, *part.shape[axis + 1 :]), axis, 0
+        covered.reshape(*covered.shape[:axis], count, *size, *covered.shape[axis + 1 :]), axis, 0
     )
-    return [StackRow(stack, (position - first) // run.count) for position in positions]
+    return [StackRow(stack, (position - lowest_start) // run.count) for position in positions]
 
 
 def joined(values: Sequence[Made]) -> jax.Array:
     """Returns values of one shape and dtype as one array with a row for each; neighbouring rows are
     one slice."""
 
-    def stretch_of(numbered: tuple[int, Made]) -> tuple[int, int]:
-        # Equal for neighbours: rows of one stack at one distance from their numbers.
+    def run_key(numbered: tuple[int, Made]) -> tuple[int, int]:
+        # Equal for neighbours: their rows in one stack are at one distance from their numbers.
         number, value = numbered
         return (
             (id(value.stack), value.index - number) if isinstance(value, StackRow) else (0, number)
         )
 
     parts: list[jax.Array] = []
-    for _, group in itertools.groupby(enumerate(values), stretch_of):
+    for _, group in itertools.groupby(enumerate(values), run_key):
         run = [value for _, value in group]
         stacked = Stacked.of(run) if len(run) > 1 else None
         parts.append(plain(run[0])[None] if stacked is None else stacked.alone())
@@ -71,8 +71,8 @@ def joined(values: Sequence[Made]) -> jax.Array:
 
 
 def as_stack(values: Sequence[Made]) -> jax.Array:
-    """Stacks values. If some are rows of an array already, at their index, that array is updated
-    with the rest."""
+    """Returns the values as a stack. If some are rows of an array at their own index, the stack is
+    that array, updated with the others."""
 
     def home_of(row: int) -> jax.Array | None:
         value = values[row]
@@ -128,17 +128,19 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     for value, sharding in zip(values, layouts, strict=True):
         array = value.stack if isinstance(value, StackRow) else value
         # Each array once, for all of its rows.
-        target = fetched_arrays.get(id(array))
-        if target is None:
-            target = on_device(array)
-            if target is not array and sharding is not None:
-                target = constrain(
-                    target,
+        device_array = fetched_arrays.get(id(array))
+        if device_array is None:
+            device_array = on_device(array)
+            if device_array is not array and sharding is not None:
+                device_array = constrain(
+                    device_array,
                     near(sharding.behind_rows() if isinstance(value, StackRow) else sharding),
                 )
-            fetched_arrays[id(array)] = target
-        if target is not array:
-            value = StackRow(target, value.index) if isinstance(value, StackRow) else target
+            fetched_arrays[id(array)] = device_array
+        if device_array is not array:
+            value = (
+                StackRow(device_array, value.index) if isinstance(value, StackRow) else device_array
+            )
         result.append(value)
     return result
 
@@ -159,10 +161,10 @@ def scalars(values: Sequence[Made]) -> jax.Array:
     stacked = Stacked.of(values)
     if stacked is not None:
         return stacked.alone()
-    # The arrays that the numbers are in, one after the other; then each number by its index there.
+    # Concatenates the arrays of the numbers, each once; then picks each number by its position.
     starts: dict[int, int] = {}
     parts: list[jax.Array] = []
-    indices, size = [], 0
+    positions, size = [], 0
     for value in values:
         array, index = (
             (value.stack, value.index) if isinstance(value, StackRow) else (value[None], 0)
@@ -171,5 +173,5 @@ def scalars(values: Sequence[Made]) -> jax.Array:
             starts[id(array)] = size
             parts.append(array)
             size += array.shape[0]
-        indices.append(starts[id(array)] + index)
-    return jnp.concatenate(parts)[np.array(indices)]
+        positions.append(starts[id(array)] + index)
+    return jnp.concatenate(parts)[np.array(positions)]

@@ -8,13 +8,13 @@ from ..lower.region import Called
 
 
 def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """Returns the graph with the ops of its body in place of each call, and the number of calls, in
-    words."""
-    calls = sum(isinstance(node.op.lowering, Called) for node in graph.nodes)
+    """Returns the graph with the ops of its body in place of each call, whether or not it may be
+    scanned; and the number of calls, in words."""
+    num_calls = sum(isinstance(node.op.lowering, Called) for node in graph.nodes)
     result = rewrite(
         graph, {}, of_kinds={Called: lambda new, node: _inline(new, node, node, new.numbers[node])}
     )
-    return result, f"{calls} calls of {len(result.nodes) - len(graph.nodes) + calls} ops"
+    return result, f"{num_calls} calls of {len(result.nodes) - len(graph.nodes) + num_calls} ops"
 
 
 def _inline(new: Rewrite, call: Node, recorded: Node, numbers: Sequence[float | int]) -> None:
@@ -27,12 +27,14 @@ def _inline(new: Rewrite, call: Node, recorded: Node, numbers: Sequence[float | 
     }
     start = 0
     for node in body.nodes:
-        of_node = numbers[start : start + len(node.op.numbers)]
-        start += len(of_node)
+        node_numbers = numbers[start : start + len(node.op.numbers)]
+        start += len(node_numbers)
         if isinstance(node.op.lowering, Called):
-            _inline(new, node, recorded, of_node)
+            _inline(new, node, recorded, node_numbers)
         else:
-            new.replace(results(node), new.add(node.op, node.operands, node, of_node, (recorded,)))
+            new.replace(
+                results(node), new.add(node.op, node.operands, node, node_numbers, (recorded,))
+            )
     new.new_values |= {
         value_name(value): new.value(root)
         for value, root in zip(results(call), body.roots, strict=True)

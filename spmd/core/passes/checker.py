@@ -18,7 +18,7 @@ class GraphError(AssertionError):
     """A pass has returned a graph that is not legal: an error of this library."""
 
 
-def check(graph: Graph, after: str) -> None:
+def check(graph: Graph, pass_name: str) -> None:
     """Raises GraphError, with the name of the pass, for a graph that is not legal.
 
     A legal graph is acyclic and in order: each op reads inputs and results of earlier ops, of the
@@ -27,11 +27,11 @@ def check(graph: Graph, after: str) -> None:
     a stack have one meta and one sharding.
     """
     for fault in _faults(graph):
-        raise GraphError(f"the pass {after} has made a graph that is not legal: {fault}")
+        raise GraphError(f"the pass {pass_name} has made a graph that is not legal: {fault}")
 
 
 def _faults(graph: Graph) -> Iterator[str]:
-    yield from _values(graph.nodes, graph.inputs, graph.roots)
+    yield from _value_faults(graph.nodes, graph.inputs, graph.roots)
     count, results = len(graph.inputs), len(graph.roots)
     if not len(graph.shardings) == len(graph.donated) == count:
         yield (
@@ -40,11 +40,11 @@ def _faults(graph: Graph) -> Iterator[str]:
         )
     if len(graph.pinned) != results:
         yield f"{results} results have {len(graph.pinned)} requested shardings"
-    yield from _donations(graph)
-    yield from _stacks(graph)
+    yield from _donation_faults(graph)
+    yield from _stack_faults(graph)
 
 
-def _values(
+def _value_faults(
     nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]
 ) -> Iterator[str]:
     """Yields the faults of ops in order, and of the results of a program or region."""
@@ -57,7 +57,7 @@ def _values(
         for operand in node.operands:
             yield from (
                 f"{node.op.name} at {node_line(node)} {fault}"
-                for fault in _operand(operand, defined)
+                for fault in _operand_faults(operand, defined)
             )
         # An op that fills or draws its result has dropped the operand that gave only the shape.
         if node.operands:
@@ -72,14 +72,14 @@ def _values(
                 f"{node.op.numbers!r}"
             )
         for region in node.op.lowering.regions:
-            for fault in _values(region.nodes, region.inputs, region.roots):
+            for fault in _value_faults(region.nodes, region.inputs, region.roots):
                 yield f"in a region of {describe(node)}: {fault}"
         defined.add(node)
     for root in roots:
-        yield from (f"a result {fault}" for fault in _operand(root, defined))
+        yield from (f"a result {fault}" for fault in _operand_faults(root, defined))
 
 
-def _operand(value: Value, defined_values: set[Value]) -> Iterator[str]:
+def _operand_faults(value: Value, defined_values: set[Value]) -> Iterator[str]:
     """Yields the fault of an operand or root that no input and no earlier op defines."""
     maker = origin(value)
     if (value if maker is None else maker) not in defined_values:
@@ -91,9 +91,8 @@ def _operand(value: Value, defined_values: set[Value]) -> Iterator[str]:
             yield f"is or reads result {index} of {maker.op.name}, which has {count}"
 
 
-def _donations(graph: Graph) -> Iterator[str]:
-    """Yields the faults of donated inputs: two with the same root, or a root of another meta or
-    sharding."""
+def _donation_faults(graph: Graph) -> Iterator[str]:
+    """Yields the faults of donation: the root that is written over each input."""
     written = [root_index for root_index in graph.onto if root_index is not None]
     if len(set(written)) < len(written):
         yield "a result is written over two inputs"
@@ -114,7 +113,7 @@ def _donations(graph: Graph) -> Iterator[str]:
             )
 
 
-def _stacks(graph: Graph) -> Iterator[str]:
+def _stack_faults(graph: Graph) -> Iterator[str]:
     """Yields the faults of stack groups."""
     for groups, metas, shardings in (
         (graph.stack_groups, [value.meta for value in graph.inputs], graph.shardings),

@@ -17,8 +17,8 @@ from . import dynamic, scan_layers
 from .pass_result import Cut, Outcome, Sync
 from .repeats import symbol
 
-# The places where a graph was cut, by its key: a warm step searches nothing.
-_long: Bounded[Hashable, list[int]] = Bounded(512)
+# Cuts by the graph's key: a warm step searches nothing.
+_cuts: Bounded[Hashable, list[int]] = Bounded(512)
 # A cut keeps the values that cross it in memory, gathered, and forgoes recompute. So a step that
 # loops shorten by this factor stays one program, even if it is long (a model with a few layers of
 # another kind).
@@ -30,12 +30,12 @@ _SHARE_OF_REST = 4
 
 def forget() -> None:
     """Forgets where graphs were cut."""
-    _long.clear()
+    _cuts.clear()
 
 
 def long_again(graph: Graph, sync: Sync) -> Outcome:
     """Cuts a graph that `long` has cut before at the same places."""
-    ends = _long.get(sync.key)
+    ends = _cuts.get(sync.key)
     return "" if ends is None else Cut(graph.nodes, ends, "as before")
 
 
@@ -50,7 +50,7 @@ def long(graph: Graph, sync: Sync) -> Outcome:
         limit, len(nodes) // _SHARE_OF_LOWERED
     ):
         return ""
-    ends = _long.keep(sync.key, [*stretches(nodes, limit), len(nodes)])
+    ends = _cuts.keep(sync.key, [*stretches(nodes, limit), len(nodes)])
     return Cut(nodes, ends, f"more than {limit:,} ops")
 
 
@@ -68,32 +68,33 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
     lines = [index for index in range(1, len(nodes)) if not is_within_line(nodes, index)]
     marks = _marks(symbols, lines)
     wiring = _Wiring(nodes, symbols)
-    best: tuple[float, list[int], _Kinds] = (math.inf, [], {})
+    min_cost, best_ends, best_kinds = math.inf, list[int](), _Kinds()
     for scale in (None, *_SCALES) if recurs else _SHORT_SCALES:
         ends = _by_line(nodes, length) if scale is None else _by_marks(marks, scale, length)
         kinds = wiring.kinds(ends)
-        new = [places[0] for kind, places in kinds.items() if recurs or kind not in _met.rows]
-        to_compile = sum(_PER_PROGRAM + wiring.num_ops(start, stop) for start, stop in new)
-        # For a graph that recurs, twice the ops to compile cost four times as much.
+        uncompiled = [
+            spans[0] for kind, spans in kinds.items() if recurs or kind not in _recent_kinds.rows
+        ]
+        to_compile = sum(_PER_PROGRAM + wiring.num_ops(start, stop) for start, stop in uncompiled)
         cost = (
             2 * to_compile**2 / length + _PER_STRETCH * len(ends)
             if recurs
             else to_compile + len(ends) / 2
         )
-        if cost < best[0]:
-            best = cost, ends, kinds
-    for kind, places in best[2].items():
-        first, last = places[0]
-        for start, stop in places[1:]:
-            dynamic.note_dynamic_start(nodes[first:last], nodes[start:stop])
+        if cost < min_cost:
+            min_cost, best_ends, best_kinds = cost, ends, kinds
+    for kind, spans in best_kinds.items():
+        first_start, first_stop = spans[0]
+        for start, stop in spans[1:]:
+            dynamic.note_dynamic_start(nodes[first_start:first_stop], nodes[start:stop])
         if not recurs:
-            _met.keep(kind, True)
-    return best[1]
+            _recent_kinds.keep(kind, True)
+    return best_ends
 
 
 # The kinds of stretches from recent cuts of graphs that may run only once.
 _Kinds = dict[tuple[Hashable, ...], list[tuple[int, int]]]
-_met: Bounded[tuple[Hashable, ...], bool] = Bounded(4096)
+_recent_kinds: Bounded[tuple[Hashable, ...], bool] = Bounded(4096)
 # The average ops of a stretch, for several ways to cut a graph.
 _SHORT_SCALES = (16, 8, 4, 2)
 _SCALES = (512, 128, 32, *_SHORT_SCALES)
@@ -104,33 +105,34 @@ _PER_STRETCH = 4
 
 
 def _marks(symbols: Sequence[OpSpec], lines: Sequence[int]) -> list[float]:
-    """Returns for each place a number from 0 to 1 made of the ops around it, in every graph and
-    process the same.
+    """Returns for each cut a hash from 0 to 1 of the ops around it, equal in all graphs and
+    processes.
 
-    A graph cut at low numbers has its cuts at equal places of recurring ops. Where the user's line
-    changes, a quarter of the number is taken.
+    Cuts at low hashes are at equal places of recurring ops. Where the user's line changes, the hash
+    is divided by four, as cuts between lines are better.
     """
-    text = {
+    hash_of = {
         symbol: zlib.crc32(f"{symbol.name}{symbol.operands}{symbol.metas}".encode())
         for symbol in set(symbols)
     }
-    words = [text[symbol] for symbol in symbols]
-    marks, second_last, last = [], 0, 0
-    for word in words:
-        marks.append(((second_last * 31 + last * 7 + word) * 0x9E3779B1 >> 8 & 0xFFFF) / 0x10000)
-        second_last, last = last, word
+    hashes = [hash_of[symbol] for symbol in symbols]
+    marks, before_previous, previous = [], 0, 0
+    for op_hash in hashes:
+        marks.append(
+            ((before_previous * 31 + previous * 7 + op_hash) * 0x9E3779B1 >> 8 & 0xFFFF) / 0x10000
+        )
+        before_previous, previous = previous, op_hash
     for index in lines:
         marks[index] /= 4
     return marks
 
 
 def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
-    """Returns the places with a mark below 1 / scale, about that many ops apart, but none further
-    than `length`."""
-    ends, start, most = [], 0, min(2 * scale, length)
+    """Returns cuts with a mark below 1 / scale, about `scale` ops apart, at most `length` ops."""
+    ends, start, longest = [], 0, min(2 * scale, length)
     for index in range(1, len(marks)):
         ops = index - start
-        if ops >= most or (ops >= scale // 4 and marks[index] * scale < 1):
+        if ops >= longest or (ops >= scale // 4 and marks[index] * scale < 1):
             ends.append(index)
             start = index
     return ends
@@ -143,7 +145,7 @@ class _Wiring:
     def __init__(self, nodes: Sequence[Node], symbols: Sequence[OpSpec]):
         position = {node: index for index, node in enumerate(nodes)}
         self.symbols = symbols
-        self.ops = list(
+        self.ops_before = list(
             itertools.accumulate((len(spec.lowering.elements) or 1 for spec in symbols), initial=0)
         )
         self.operands = [[_read(operand, position) for operand in node.operands] for node in nodes]
@@ -155,7 +157,7 @@ class _Wiring:
 
     def num_ops(self, start: int, stop: int) -> int:
         """Returns the number of ops of a stretch to compile, those of a list one by one."""
-        return self.ops[stop] - self.ops[start]
+        return self.ops_before[stop] - self.ops_before[start]
 
     def kinds(self, ends: Sequence[int]) -> "_Kinds":
         """Groups the stretches that end at these places, and the one behind the last, by the key of
@@ -178,8 +180,7 @@ class _Wiring:
 
 
 def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Name]:
-    """Returns the place of the op that computes a value, its index among the op's results, and its
-    name."""
+    """Returns (index of the op that computes a value, or None for data; result index; name)."""
     maker = origin(value)
     return None if maker is None else position[maker], result_index(value), value_name(value)
 
@@ -198,28 +199,29 @@ def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
 
 
 def is_within_line(nodes: Sequence[Node], index: int) -> bool:
+    """True if a cut at this index would divide the ops of one line."""
     if not index:
         return False
-    line, after = node_line(nodes[index - 1]), node_line(nodes[index])
-    return line.code is after.code and line.number == after.number
+    line, next_line = node_line(nodes[index - 1]), node_line(nodes[index])
+    return line.code is next_line.code and line.number == next_line.number
 
 
 def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]:
     """Returns for each place between two ops the bytes of values computed before it and read after
     it."""
-    last: dict[object, tuple[int, int, Meta]] = {}
+    last_reads: dict[object, tuple[int, int, Meta]] = {}
     for index, node in enumerate(nodes):
         for operand in node.operands:
             maker = origin(operand)
             if maker is not None:
-                last[maker, result_index(operand)] = (position[maker], index, operand.meta)
-    # By place, the bytes that begin to be carried there, less those that end.
-    change = [0] * (len(nodes) + 2)
-    for result, read, meta in last.values():
-        change[result + 1] += meta.nbytes
-        change[read + 1] -= meta.nbytes
+                last_reads[maker, result_index(operand)] = (position[maker], index, operand.meta)
+    # By cut, the bytes of values that first cross it, less those that no longer do.
+    change_at = [0] * (len(nodes) + 2)
+    for result, read, meta in last_reads.values():
+        change_at[result + 1] += meta.nbytes
+        change_at[read + 1] -= meta.nbytes
     carried, total = [], 0
-    for step in change:
-        total += step
+    for difference in change_at:
+        total += difference
         carried.append(total)
     return carried

@@ -24,7 +24,7 @@ from ..sharding.constrain import cut
 START = "start"
 
 _table: Bounded[tuple[CodeType | None, int, str, str | int], tuple[int, ...]] = Bounded(4096)
-NAMES: set[str] = set()  # of the ops in the table: that a name has no row is quick to see
+NAMES: set[str] = set()  # of the ops in the table: most ops are not, which is quick to see
 # Return True for an op that keeps its start: its result has dynamic dims instead.
 keeps_start: list[Callable[[Node], bool]] = []
 
@@ -39,8 +39,8 @@ def dims_of(node: Node, part: str | int) -> tuple[int, ...] | None:
 def add(node: Node, part: str | int, dims: Sequence[int] = ()) -> None:
     """Adds dynamic dims of an op at this place to those that are known."""
     NAMES.add(node.op.name)
-    row = node.code, line_number(node.code, node.instruction), node.op.name, part
-    _table.keep(row, tuple(sorted({*(_table.get(row) or ()), *dims})))
+    key = node.code, line_number(node.code, node.instruction), node.op.name, part
+    _table.keep(key, tuple(sorted({*(_table.get(key) or ()), *dims})))
 
 
 def note_dynamic_start(nodes: Sequence[Node], later_nodes: Sequence[Node]) -> None:
@@ -53,7 +53,7 @@ def note_dynamic_start(nodes: Sequence[Node], later_nodes: Sequence[Node]) -> No
 def dynamic_start_positions(nodes: Sequence[Node]) -> bool:
     """Makes the known dynamic starts scalar arguments of their ops; returns True if there are
     any."""
-    is_scalar_argument = False
+    has_dynamic_start = False
     for node in nodes:
         start = node.op.dynamic_start
         if (
@@ -63,8 +63,8 @@ def dynamic_start_positions(nodes: Sequence[Node]) -> bool:
         ):
             node.op, position = start
             node.numbers = (position, *node.numbers)  # the later numbers of a random op are its key
-            is_scalar_argument = True
-    return is_scalar_argument
+            has_dynamic_start = True
+    return has_dynamic_start
 
 
 # The ops whose results may be kept with padding: a cache extended by a token, or with its rows

@@ -24,7 +24,8 @@ from ..lower.lower import FOUND_LOOP
 
 
 def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:
-    """Returns the graph with these stretches, which do not overlap, as ops."""
+    """Returns the graph with one loop op in place of each of these stretches, which do not
+    overlap."""
     loops = _Loops(graph)
     for candidate in candidates:
         first, *rest_of_loop = graph.nodes[candidate.start : candidate.stop]
@@ -44,19 +45,22 @@ class _Loops:
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.over = written_over(graph)
 
-    def loop(self, candidate: Candidate, new: Rewrite, first: Node) -> None:
+    def loop(self, candidate: Candidate, new: Rewrite, first_op: Node) -> None:
         """Adds the loop of a candidate."""
-        self._early(candidate, new)
+        self._add_early(candidate, new)
 
         def is_before(value: Value) -> bool:
             maker = origin(value)
             return maker is None or self.position[maker] < candidate.start
 
         loop = found_loop(candidate, self.over, is_before)
-        numbers = [new.numbers[candidate.node(iteration, i)][k] for i, iteration, k in loop.numbers]
+        numbers = [
+            new.numbers[candidate.node(iteration, i)][number_index]
+            for i, iteration, number_index in loop.numbers
+        ]
         body = [new.old.sources.get(node, (node,))[0] for node in loop.body]
-        result = results(new.add(loop.op, loop.operands, first, numbers, body))
-        new.new_values |= {name: result[index] for name, index in loop.results.items()}
+        loop_results = results(new.add(loop.op, loop.operands, first_op, numbers, body))
+        new.new_values |= {name: loop_results[index] for name, index in loop.results.items()}
         # Later values of a stack are written into it where they are computed.
         for y, names, late in loop.stacks:
             rows = y.rows_of(candidate.iterations)
@@ -67,24 +71,24 @@ class _Loops:
                     _put, self.rules.get(maker, Rewrite.copy), names, rows, row
                 )
 
-    def _early(self, candidate: Candidate, new: Rewrite) -> None:
+    def _add_early(self, candidate: Candidate, new: Rewrite) -> None:
         """Adds, for all iterations, the ops whose dynamic start differs per iteration and that read
         no result of the loop."""
-        sliced: set[int] = set()
+        sliced_indices: set[int] = set()
         for index in sorted(candidate.early):
-            nodes, positions = candidate.at(index), candidate.positions(index)
-            operands = {value_name(node.operands[0]) for node in nodes if node.operands}
+            nodes, positions = candidate.ops_at(index), candidate.positions(index)
+            operand_names = {value_name(node.operands[0]) for node in nodes if node.operands}
             assert positions is not None, "its start differs between iterations"
             # Slices of one array, side by side, are one op whose results are rows.
             rows = TakeRows.of(nodes[0].op, positions)
-            if rows is not None and len(operands) == 1 and not nodes[0].numbers:
+            if rows is not None and len(operand_names) == 1 and not nodes[0].numbers:
                 metas = (dense_meta(nodes[0].meta.shape, nodes[0].meta.dtype),) * len(nodes)
                 op = OpSpec.of("spmd.rows", rows, metas, (nodes[0].operands[0].meta,))
                 new.replace(nodes, new.add(op, nodes[0].operands[:1], nodes[0]))
-                sliced.add(index)
+                sliced_indices.add(index)
         for index in range(candidate.start, candidate.stop):
-            place_in_iteration = (index - candidate.start) % candidate.period
-            if place_in_iteration in candidate.early and place_in_iteration not in sliced:
+            op_index = (index - candidate.start) % candidate.period
+            if op_index in candidate.early and op_index not in sliced_indices:
                 new.copy(candidate.nodes[index])
 
 
@@ -107,9 +111,9 @@ def _put(
         (meta,) * len(rows),
         tuple(operand.meta for operand in operands),
     )
-    result = new.add(op, operands, node)
+    put_row = new.add(op, operands, node)
     new.new_values |= {
-        names[known_row]: TupleElement(result, index) for index, known_row in enumerate(rows)
+        names[known_row]: TupleElement(put_row, index) for index, known_row in enumerate(rows)
     }
 
 
@@ -122,9 +126,9 @@ class _Hoisted(NamedTuple):
 
 
 def hoist(graph: Graph) -> tuple[Graph, str]:
-    """Returns the graph with late values (`find`) computed before its loops, and their number, in
-    words. An op in front of a loop waits for the values and for the carry."""
-    hoisted = find(graph)
+    """Returns the graph with `late_values` computed before its loops, and their number, in words.
+    An op in front of a loop waits for the values and for the carry."""
+    hoisted = late_values(graph)
     if not hoisted:
         return graph, ""
     rules: dict[Node, Rule] = {loop: partial(_wait, late) for loop, late in hoisted.items()}
@@ -151,7 +155,7 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
     new.copy(node)
 
 
-def find(graph: Graph) -> dict[Node, _Hoisted]:
+def late_values(graph: Graph) -> dict[Node, _Hoisted]:
     """Returns the late values of each loop with a carry that are smaller than their operands:
     computed after the loop, they would keep the operands alive."""
     loops = [(index, node) for index, node in enumerate(graph.nodes) if _has_carry(node)]
@@ -170,7 +174,7 @@ def find(graph: Graph) -> dict[Node, _Hoisted]:
         ]
         late = _late(nodes, loop, readers)
         values = [
-            value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)
+            value for name, value in late.items() if _saves_memory(name, value, loop, late, readers)
         ]
         if values:
             ends = [_smallest(value, graph, outside, readers) for value in values]
@@ -208,47 +212,47 @@ def _late(
     The results of one op count separately: XLA computes each without the others.
     """
     late: dict[Name, Value] = {}
-    late_at: set[int] = set()
+    late_indices: set[int] = set()
     for index, node in reversed(nodes):
-        result = {value_name(value): value for value in results(node)}
+        value_of_name = {value_name(value): value for value in results(node)}
         late_names = {
             name
-            for name in result
-            if all(reader > loop or reader in late_at for reader in readers.get(name, ()))
+            for name in value_of_name
+            if all(reader > loop or reader in late_indices for reader in readers.get(name, ()))
         }
-        late |= {name: result[name] for name in late_names}
-        if len(late_names) == len(result):
-            late_at.add(index)
+        late |= {name: value_of_name[name] for name in late_names}
+        if len(late_names) == len(value_of_name):
+            late_indices.add(index)
     return late
 
 
-def _is_wanted(
+def _saves_memory(
     name: Name,
     value: Value,
     loop: int,
     late: Mapping[Name, Value],
     readers: Mapping[Name, list[int]],
 ) -> bool:
-    """True if a late value is read after a loop, and is smaller than the operands that would be
-    kept for it."""
+    """True if a late value is read after a loop and takes fewer bytes than the operands that stay
+    in memory until it is computed."""
     if all(reader <= loop for reader in readers.get(name, ())):
         return False
     # Back through the late ops, to the operands that nothing else reads behind the loop.
-    cone: set[Name] = set()
+    visited: set[Name] = set()
     kept_bytes: dict[Name, int] = {}
     pending = [value]
     while pending:
-        made_by = origin(pending.pop())
-        assert made_by is not None, "device data is not late"
-        for operand in made_by.operands:
-            read = value_name(operand)
-            if read in cone:
+        maker = origin(pending.pop())
+        assert maker is not None, "device data is not late"
+        for operand in maker.operands:
+            operand_name = value_name(operand)
+            if operand_name in visited:
                 continue
-            cone.add(read)
-            if read in late:
+            visited.add(operand_name)
+            if operand_name in late:
                 pending.append(operand)
-            elif all(reader < loop for reader in readers.get(read, (loop,))):
-                kept_bytes[read] = operand.meta.nbytes
+            elif all(reader < loop for reader in readers.get(operand_name, (loop,))):
+                kept_bytes[operand_name] = operand.meta.nbytes
     return sum(kept_bytes.values()) > value.meta.nbytes
 
 
@@ -258,20 +262,20 @@ def _smallest(
     """Returns the value with the smallest shard among a value and the chain of ops that read it
     alone, and the ops up to there: a gradient is smallest when it is sharded like its weight."""
     ops: list[Node] = []
-    # share: the part of the value that one device has.
-    share, best, count = 1.0, float(value.meta.nbytes), 0
-    read_by = readers.get(value_name(value), ())
-    while len(read_by) == 1 and read_by[0] < len(graph.nodes):
-        node = graph.nodes[read_by[0]]
+    # shard_share: the part of the value that one device has.
+    shard_share, min_bytes, num_ops = 1.0, float(value.meta.nbytes), 0
+    reader_indices = readers.get(value_name(value), ())
+    while len(reader_indices) == 1 and reader_indices[0] < len(graph.nodes):
+        node = graph.nodes[reader_indices[0]]
         is_plain = len(node.operands) == len(node.op.metas) == 1 and not node.op.lowering.elements
         if node not in outside or not is_plain or node.numbers:
             break  # scalar arguments are assigned in the order of the ops
         if node.op.sharding is not None:
-            share = math.prod(node.op.sharding.shard_shape(node.meta.shape)) / max(
+            shard_share = math.prod(node.op.sharding.shard_shape(node.meta.shape)) / max(
                 node.meta.numel, 1
             )
         ops.append(node)
-        if share * node.meta.nbytes < best:
-            best, count = share * node.meta.nbytes, len(ops)
-        read_by = readers.get(node, ())
-    return (ops[count - 1], ops[:count]) if count else (value, [])
+        if shard_share * node.meta.nbytes < min_bytes:
+            min_bytes, num_ops = shard_share * node.meta.nbytes, len(ops)
+        reader_indices = readers.get(node, ())
+    return (ops[num_ops - 1], ops[:num_ops]) if num_ops else (value, [])

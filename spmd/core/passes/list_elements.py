@@ -54,9 +54,9 @@ def is_split(node: Node) -> bool:
 
 
 def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]:
-    """Returns the elements of consecutive list ops, those that read each other's results together,
-    in order; and by the name of a list op's result the element's result."""
-    # By the number of its first element, a chain; number_of: by element, the number of its chain.
+    """Returns the chains of elements of consecutive list ops, each of the elements that read each
+    other's results; and by the name of a list op's result the element's result."""
+    # A chain has the number of its first element; `number_of` has the chain's number by element.
     chains: dict[int, Chain] = {}
     number_of: dict[Node | None, int] = {}
     by_name: dict[Name, Value] = {}
@@ -70,17 +70,18 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
             node = Node(
                 part.op, operands, numbers, list_op.code, list_op.instruction, list_op.sequence
             )
-            # The chains that this element reads from become one, under the number of the first.
-            read = sorted(
+            # Joins the chains that this element reads from, under the lowest of their numbers.
+            read_chain_numbers = sorted(
                 {number_of[maker] for maker in map(origin, operands) if maker in number_of}
             )
-            first = read[0] if read else len(number_of)
-            chain = chains.setdefault(first, [])
-            for number in read[1:]:
+            chain_number = read_chain_numbers[0] if read_chain_numbers else len(number_of)
+            chain = chains.setdefault(chain_number, [])
+            for number in read_chain_numbers[1:]:
                 chain += chains.pop(number)
             chain.append(Element(node, list_op, part))
             number_of |= dict.fromkeys(
-                [element.node for element in chain] if read[1:] else [node], first
+                [element.node for element in chain] if read_chain_numbers[1:] else [node],
+                chain_number,
             )
             by_name |= zip(chain[-1].names(), results(node), strict=True)
     order = {list_op: index for index, list_op in enumerate(run)}
@@ -95,7 +96,8 @@ RowPosition = tuple[Hashable, int]  # a stack, the index of a row in it
 
 def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with a loop for the elements of list ops on rows of one stack on the host,
-    which fetches a row at a time; and the number of loops, in words."""
+    which fetches a row at a time, whether or not layers may be scanned; and the number of loops,
+    in words."""
     if all(sharding.memory != HOST for sharding in graph.shardings):
         return graph, ""
     positions, on_host = _stacks(graph)
@@ -179,23 +181,27 @@ def _loops(
 def _wiring(
     chain: Chain, positions: Mapping[Name, RowPosition]
 ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...], list[int]]:
-    """Returns (wiring of a chain, stacks that it reads, rows of them). An operand that is in no
-    stack stands in the stacks by its name."""
-    index_of: dict[Node | None, int] = {}
-    outside: dict[Name, int] = {}  # numbers the operands from outside of the chain
+    """Returns the wiring of a chain; for each value that it reads from outside, the stack of which
+    the value is a row, or the value's name; and the rows of those in stacks."""
+    # An operand from the chain is wired by (element index, result index); one from outside by its
+    # number in the order of first reads, which isomorphic chains share.
+    element_index: dict[Node | None, int] = {}
+    outside_number: dict[Name, int] = {}
     wiring: list[Hashable] = []
     for index, element in enumerate(chain):
         wiring.append((element.list_op, element.node.op, len(element.part.numbers)))
         for operand in element.node.operands:
-            maker = index_of.get(origin(operand))
+            maker_index = element_index.get(origin(operand))
+            name = value_name(operand)
             wiring.append(
-                outside.setdefault(value_name(operand), len(outside))
-                if maker is None
-                else (maker, result_index(operand))
+                outside_number.setdefault(name, len(outside_number))
+                if maker_index is None
+                else (maker_index, result_index(operand))
             )
-        index_of[element.node] = index
-    stacks = tuple(positions[name][0] if name in positions else name for name in outside)
-    return tuple(wiring), stacks, [positions[name][1] for name in outside if name in positions]
+        element_index[element.node] = index
+    stacks = tuple(positions[name][0] if name in positions else name for name in outside_number)
+    rows = [positions[name][1] for name in outside_number if name in positions]
+    return tuple(wiring), stacks, rows
 
 
 def _put(
@@ -204,44 +210,48 @@ def _put(
     by_name: Mapping[Name, Value],
     outside: Collection[Name],
     new: Rewrite,
-    first: Node,
+    first_list_op: Node,
 ) -> None:
     """Adds loops, and the other elements of consecutive list ops. outside: the results that other
     ops read."""
-    # The elements' results are written over what the list ops' were.
+    # The elements' results overwrite the inputs that the list ops' results did.
     over_list = written_over(new.old)
-    over = {
+    over_element = {
         value_name(value): over_list[name] for name, value in by_name.items() if name in over_list
     }
-    read = {value_name(by_name[name]) for name in outside}
+    outside_names = {value_name(by_name[name]) for name in outside}
 
     def numbers_of(element: Element) -> list[float | int]:
         return [new.numbers[element.list_op][index] for index in element.part.numbers]
 
-    looped = set[Node]()
+    looped_nodes = set[Node]()
     for elements, candidate in loops:
         # The ys: results of the body that ops outside read in any iteration.
         results_of_body = [
-            (i, k) for i, node in enumerate(candidate.body()) for k in range(len(node.op.metas))
+            (op_index, result)
+            for op_index, node in enumerate(candidate.body())
+            for result in range(len(node.op.metas))
         ]
         candidate.ys = [
-            result for result in results_of_body if not read.isdisjoint(candidate.names(result))
+            result
+            for result in results_of_body
+            if not outside_names.isdisjoint(candidate.names(result))
         ]
-        loop = found_loop(candidate, over)
+        loop = found_loop(candidate, over_element)
         # The loop's scalar arguments, out of those of the list ops.
         numbers = [
-            numbers_of(elements[iteration * candidate.period + i])[k]
-            for i, iteration, k in loop.numbers
+            numbers_of(elements[iteration * candidate.period + op_index])[number_index]
+            for op_index, iteration, number_index in loop.numbers
         ]
         body = [
             new.old.sources.get(element.list_op, (element.list_op,))[0]
             for element in elements[: candidate.period]
         ]
-        result = results(new.add(loop.op, loop.operands, first, numbers, body))
-        new.new_values |= {name: result[index] for name, index in loop.results.items()}
-        looped.update(candidate.nodes)
+        loop_results = results(new.add(loop.op, loop.operands, first_list_op, numbers, body))
+        new.new_values |= {name: loop_results[index] for name, index in loop.results.items()}
+        looped_nodes.update(candidate.nodes)
     for element in itertools.chain.from_iterable(chains):
-        if element.node not in looped:
+        if element.node not in looped_nodes:
             added = new.add(
                 element.node.op, element.node.operands, element.list_op, numbers_of(element)
             )

@@ -29,12 +29,12 @@ def has_host_kernel(node: Node, largest: int = LARGEST) -> bool:
 
 
 def computed(value: Value, nodes: Sequence[Node]) -> DeviceData:
-    """Computes a value on the host, by the ops behind it (see `few_small`)."""
+    """Computes a value on the host, by the ops behind it (see `host_computable_ops`)."""
     by_name: dict[Name, DeviceData] = {}
     for node in nodes:
         operands = [
-            data if type(data) is DeviceData else by_name[value_name(data)]
-            for data in node.operands
+            operand if type(operand) is DeviceData else by_name[value_name(operand)]
+            for operand in node.operands
         ]
         by_name |= zip(
             map(value_name, results(node)), compute(node.op, operands, node.numbers), strict=True
@@ -42,16 +42,16 @@ def computed(value: Value, nodes: Sequence[Node]) -> DeviceData:
     return value if type(value) is DeviceData else by_name[value_name(value)]
 
 
-def constant(value: Value) -> list[Node] | None:
+def constant_ops(value: Value) -> list[Node] | None:
     """Returns the ops behind a constant value (no data and no changing Python number), if the host
     can compute them; else None."""
-    nodes = few_small(value, LARGEST_IN_A_PLAN) or []
+    nodes = host_computable_ops(value, LARGEST_IN_A_PLAN) or []
     is_known = all(origin(operand) is not None for node in nodes for operand in node.operands)
     is_known &= not any(type(number) is Scalar for node in nodes for number in node.numbers)
     return nodes if nodes and is_known else None
 
 
-def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
+def host_computable_ops(value: Value, largest: int = LARGEST) -> list[Node] | None:
     """Returns the ops behind a value, in order, if they are few and the host can compute them all;
     else None.
 
@@ -92,9 +92,9 @@ def compute(
 
 
 def _host_tensor(device_data: DeviceData) -> torch.Tensor:
-    """The data as a CPU tensor."""
+    """Returns the data as a CPU tensor."""
     array = device_data.host
-    # the op only reads it
+    # Ops on the host only read their operands, so that sharing is safe.
     if array is not None and array.dtype.kind in "iub" and array.flags.writeable:
         return torch.from_numpy(array)
     if array is None:
@@ -109,7 +109,7 @@ def _sharding(meta: Meta, operands: Sequence[DeviceData]) -> Sharding | None:
     for operand in operands:
         sharding, shape = operand.sharding, operand.meta.shape
         if sharding is not None and len(shape) == len(meta.shape):
-            split = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
-            if all(shape[dim] == meta.shape[dim] for dim in split):
+            sharded_dims = [dim for dim, dim_spec in enumerate(sharding.spec.dims) if dim_spec.axes]
+            if all(shape[dim] == meta.shape[dim] for dim in sharded_dims):
                 return sharding
     return None

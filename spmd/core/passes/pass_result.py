@@ -87,7 +87,7 @@ CompilePass = tuple[
 class Passes(list[Pass]):
     """The passes in their order; packages join theirs."""
 
-    def join(self, row: Pass, successor: str = "") -> None:
-        """Adds a pass before the pass `successor`, or behind all."""
+    def join(self, new_pass: Pass, successor: str = "") -> None:
+        """Inserts a pass before the pass named `successor`, or appends it."""
         names = [existing.name for existing in self]
-        self.insert(names.index(successor) if successor else len(self), row)
+        self.insert(names.index(successor) if successor else len(self), new_pass)

@@ -60,11 +60,11 @@ def _most_saving(
         # Stretches are in descending order of saved ops.
         if (stop - start) // period * period - period < min_saved:
             break
-        for stretch in _free(in_loop, start, stop):
-            if (*stretch, period) in tried:
+        for free_stretch in _outside_loops(in_loop, start, stop):
+            if (*free_stretch, period) in tried:
                 continue
-            tried.add((*stretch, period))
-            loop = _fit(nodes, position, *stretch, period)
+            tried.add((*free_stretch, period))
+            loop = _fit(nodes, position, *free_stretch, period)
             if loop is not None:
                 loops.append(loop)
                 in_loop[loop.start : loop.stop] = True
@@ -72,7 +72,7 @@ def _most_saving(
     return loops
 
 
-def _free(in_loop: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _outside_loops(in_loop: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yields the parts of a stretch that are in no loop."""
     for is_in_loop, group in itertools.groupby(range(start, stop), key=in_loop.__getitem__):
         if not is_in_loop:
@@ -99,33 +99,39 @@ def _fit(
         _wiring(nodes, position, start + iteration * period, period)
         for iteration in range(iterations)
     ]
-    usable = (
-        _usable(nodes, position, start, period, wiring, *between) for between in _stretches(wiring)
+    usable_runs = (
+        _without_peeled(nodes, position, start, period, wiring, *run)
+        for run in _isomorphic_runs(wiring)
     )
-    first, last = max(usable, key=lambda between: between[1] - between[0])
-    if last - first < FEWEST_ITERATIONS or (last - first - 1) * period < FEWEST_OPS:
+    first_iteration, stop_iteration = max(usable_runs, key=lambda run: run[1] - run[0])
+    if (
+        stop_iteration - first_iteration < FEWEST_ITERATIONS
+        or (stop_iteration - first_iteration - 1) * period < FEWEST_OPS
+    ):
         return None
-    return _loop(nodes, position, start + first * period, period, last - first)
+    return _loop(
+        nodes, position, start + first_iteration * period, period, stop_iteration - first_iteration
+    )
 
 
 def _least_carried(
     nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, spare: int
 ) -> int:
-    """Returns the offset of the first iteration, in ops, at which iterations pass the fewest bytes
+    """Returns by how many ops to shift the first iteration so that iterations pass the fewest bytes
     to each other."""
     # Of each value that the second iteration reads from itself or the first: the indices of its op
     # and of its last reader, and its bytes.
-    reach: dict[object, tuple[int, int, int]] = {}
+    spans: dict[object, tuple[int, int, int]] = {}
     for index in range(start + period, start + 2 * period):
         for operand in nodes[index].operands:
             maker = origin(operand)
-            result = -1 if maker is None else position[maker]
-            if result >= max(start, index - period):
-                reach[value_name(operand)] = (result, index, operand.meta.nbytes)
+            maker_index = -1 if maker is None else position[maker]
+            if maker_index >= max(start, index - period):
+                spans[value_name(operand)] = (maker_index, index, operand.meta.nbytes)
     carried = np.zeros(period, np.int64)
     # A value is carried over every cut between the op that makes it and its last reader.
-    for result, read, nbytes in reach.values():
-        for cut in range(result + 1, read + 1):
+    for maker_index, last_read, nbytes in spans.values():
+        for cut in range(maker_index + 1, last_read + 1):
             carried[(cut - start) % period] += nbytes
     return int(np.argmin(carried[: min(spare, period - 1) + 1]))
 
@@ -145,23 +151,25 @@ def _wiring(
         node.operands for node in nodes[base : base + period]
     ):
         maker = origin(operand)
-        index = -1 if maker is None else position[maker]
+        maker_index = -1 if maker is None else position[maker]
         wired.append(
-            (index - base, result_index(operand)) if index >= max(base - period, 0) else None
+            (maker_index - base, result_index(operand))
+            if maker_index >= max(base - period, 0)
+            else None
         )
     return tuple(wired)
 
 
-def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
-    """Yields runs of isomorphic iterations as (first, last + 1), with the iteration before if it
-    may begin the loop."""
+def _isomorphic_runs(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
+    """Yields runs of isomorphic iterations as (first, stop), with the iteration before if it may
+    begin the loop."""
     first = 0
     while first < len(wiring):
-        last = first + 1
-        while last < len(wiring) and wiring[last] == wiring[first]:
-            last += 1
-        yield first - bool(first and _may_begin(wiring[first - 1], wiring[first])), last
-        first = last
+        stop = first + 1
+        while stop < len(wiring) and wiring[stop] == wiring[first]:
+            stop += 1
+        yield first - bool(first and _may_begin(wiring[first - 1], wiring[first])), stop
+        first = stop
 
 
 def _may_begin(first: tuple[_Wired, ...], second: tuple[_Wired, ...]) -> bool:
@@ -173,18 +181,18 @@ def _may_begin(first: tuple[_Wired, ...], second: tuple[_Wired, ...]) -> bool:
     )
 
 
-def _usable(
+def _without_peeled(
     nodes: Sequence[Node],
     position: dict[Node, int],
     start: int,
     period: int,
     wiring: list[tuple[_Wired, ...]],
     first: int,
-    last: int,
+    stop: int,
 ) -> tuple[int, int]:
-    """Returns the iterations without those at the start whose results are read by a later iteration
-    other than the next: these are peeled."""
-    for iteration in range(first + 2, last):
+    """Returns the run without its first iterations, up to the last one whose results are read by an
+    iteration later than the next."""
+    for iteration in range(first + 2, stop):
         base = start + iteration * period
         operands = itertools.chain.from_iterable(
             node.operands for node in nodes[base : base + period]
@@ -193,7 +201,7 @@ def _usable(
             maker = origin(operand) if wired is None else None
             if maker is not None and position[maker] >= start + first * period:
                 first = (position[maker] - start) // period + 1
-    return first, last
+    return first, stop
 
 
 def _loop(
@@ -217,13 +225,13 @@ def _early(
     early: set[int] = set()
     has_dynamic_start = False
     for index in range(period):
-        iteration = nodes[start + index : start + period * iterations : period]
-        if all(node.op is iteration[0].op for node in iteration):
+        nodes_at_index = nodes[start + index : start + period * iterations : period]
+        if all(node.op is nodes_at_index[0].op for node in nodes_at_index):
             continue
         has_dynamic_start = True
-        makers = [origin(operand) for node in iteration for operand in node.operands]
-        indices = [position[maker] - start for maker in makers if maker is not None]
-        if all(result < 0 or result % period in early for result in indices):
+        makers = [origin(operand) for node in nodes_at_index for operand in node.operands]
+        offsets = [position[maker] - start for maker in makers if maker is not None]
+        if all(offset < 0 or offset % period in early for offset in offsets):
             early.add(index)
     return frozenset(early), has_dynamic_start
 
@@ -249,7 +257,7 @@ def _note_readers(
     for loop in loops:
         for index in range(loop.start, loop.stop):
             owner[index] = None if (index - loop.start) % loop.period in loop.early else loop
-    read: defaultdict[int, dict[Result, set[int]]] = defaultdict(dict)
+    read_iterations: defaultdict[int, dict[Result, set[int]]] = defaultdict(dict)
 
     def note(value: Value, reader: Candidate | None) -> None:
         """Notes a value's iteration and place if a loop makes it and its reader is outside of that
@@ -261,7 +269,7 @@ def _note_readers(
         loop = owner[maker_index]
         if loop is not None and loop is not reader:
             iteration, index = divmod(maker_index - loop.start, loop.period)
-            read[id(loop)].setdefault((index, result_index(value)), set()).add(iteration)
+            read_iterations[id(loop)].setdefault((index, result_index(value)), set()).add(iteration)
 
     for node, reader in zip(nodes, owner, strict=True):
         for operand in node.operands:
@@ -277,36 +285,36 @@ def _note_readers(
     }
     root_names = set(map(value_name, roots))
     for loop in loops:
-        for result, iterations in read[id(loop)].items():
+        for result, iterations in read_iterations[id(loop)].items():
             (loop.last if iterations == {loop.iterations - 1} else loop.ys).append(result)
             # The last row is one of the stack, too, if it is read as a row, or is a root like the
             # one before it.
-            second_last, end = (
+            second_last_name, last_name = (
                 loop.name(loop.iterations - 2, result),
                 loop.name(loop.iterations - 1, result),
             )
-            if end in as_rows or root_names.issuperset((second_last, end)):
+            if last_name in as_rows or root_names.issuperset((second_last_name, last_name)):
                 loop.ended.add(result)
 
 
 def _orient_rows(loops: Sequence[Candidate]) -> None:
-    """Numbers the rows of all loops consistently: a backward pass reads those of the forward in
-    reverse order."""
-    row: dict[object, int] = {}
+    """Sets `backwards` of each loop so that a value has one row number in all of them: a backward
+    pass reads the rows of the forward in reverse order."""
+    row_of: dict[object, int] = {}
     for loop in loops:
         # The direction in which the rows of the xs go, as earlier loops have numbered them.
         votes: Counter[int] = Counter()
         for values in loop.xs:
-            first, second = (row.get(value_name(value)) for value in values[:2])
+            first, second = (row_of.get(value_name(value)) for value in values[:2])
             if first is not None and second is not None:
                 votes[second - first] += 1
         loop.backwards = votes[-1] > votes[1]
         for values in loop.xs:
             for iteration, value in enumerate(values):
-                row.setdefault(value_name(value), loop.row(iteration))
+                row_of.setdefault(value_name(value), loop.row(iteration))
         for result in loop.ys:
             for index, name in enumerate(loop.names(result)):
-                row.setdefault(name, index)
+                row_of.setdefault(name, index)
 
 
 # The fewest iterations of a loop.
@@ -336,13 +344,13 @@ def numbered(ops: Sequence[OpSpec]) -> np.ndarray:
 def periodic_stretches(
     symbols: Sequence[np.ndarray],
     in_loop: np.ndarray,
-    least: int,
+    min_saved: int,
     *,
     fewest: int = FEWEST_ITERATIONS,
     shortest: int = 1,
 ) -> list[tuple[int, int, int]]:
     """Returns periodic stretches of ops outside of loops as (start, stop, period), by descending
-    number of saved ops, which is at least `least`.
+    number of saved ops, which is at least `min_saved`.
 
     symbols: arrays with a number per op, equal for ops that may match between iterations. fewest:
     the fewest iterations. shortest: a shorter period is replaced by its least multiple of that many
@@ -351,31 +359,30 @@ def periodic_stretches(
     stretches = {
         stretch
         for numbers in symbols
-        for stretch in _stretches_of(numbers, in_loop, least, fewest, shortest)
+        for stretch in _stretches_of(numbers, in_loop, min_saved, fewest, shortest)
     }
     return [(start, stop, -period) for _, period, start, stop in sorted(stretches, reverse=True)]
 
 
 def _stretches_of(
-    symbols: np.ndarray, in_loop: np.ndarray, least: int, fewest: int, shortest: int
+    symbols: np.ndarray, in_loop: np.ndarray, min_saved: int, fewest: int, shortest: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yields the stretches of `periodic_stretches` as (ops saved, -period, start, stop)."""
     # an op in a loop is equal to no other
     symbols = np.where(in_loop, -1 - np.arange(len(symbols)), symbols)
-    for period in {period * -(-shortest // period) for period in _periods(symbols, least)}:
+    for period in {period * -(-shortest // period) for period in _periods(symbols, min_saved)}:
         is_equal = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))
         edges = np.flatnonzero(is_equal[1:] != is_equal[:-1])
         for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            spared = (end - start) // period * period
-            if spared >= max(least, (fewest - 1) * period):
-                yield spared, -period, start, end + period
+            saved = (end - start) // period * period
+            if saved >= max(min_saved, (fewest - 1) * period):
+                yield saved, -period, start, end + period
 
 
-def _periods(symbols: np.ndarray, least: int) -> list[int]:
-    """Candidate periods: the commonest distances between equal ops, without multiples; and those of
-    the rarest ops, which an iteration with layers inside has once."""
-    # Equal ops are neighbours in this order; `lag` is the distance there, the result one in the
-    # graph.
+def _periods(symbols: np.ndarray, min_saved: int) -> list[int]:
+    """Returns candidate periods: the commonest distances between equal ops, without multiples; and
+    those of the rarest ops, which an iteration with layers inside has once."""
+    # Equal ops are neighbours in this order. A lag is a distance in it, a period one in the graph.
     order = np.argsort(symbols, kind="stable")
     _, kinds, occurrences = np.unique(symbols, return_inverse=True, return_counts=True)
     rarest = np.argsort(np.where(occurrences > 1, occurrences, len(symbols)), kind="stable")[
@@ -383,20 +390,21 @@ def _periods(symbols: np.ndarray, least: int) -> list[int]:
     ]
     rare = order[np.isin(kinds[order], rarest)]
     counts = np.zeros(len(symbols) + 1, np.int64)
-    often: set[int] = set()
+    rare_distances: set[int] = set()
     for lag in range(1, min(_LAGS, len(symbols) - 1) + 1):
         counts += np.bincount(_distances(symbols, order, lag), minlength=len(counts))
-        distances, times = np.unique(_distances(symbols, rare, lag), return_counts=True)
-        often |= set(distances[np.argsort(-times, kind="stable")[:_EACH]].tolist())
-    likely: list[int] = []
+        distances, frequency = np.unique(_distances(symbols, rare, lag), return_counts=True)
+        rare_distances |= set(distances[np.argsort(-frequency, kind="stable")[:_EACH]].tolist())
+    common_periods: list[int] = []
     for period in np.argsort(-counts, kind="stable").tolist():
-        if counts[period] < least or len(likely) == _PERIODS:
+        if counts[period] < min_saved or len(common_periods) == _PERIODS:
             break
         if not any(
-            period % shorter == 0 and counts[shorter] >= counts[period] for shorter in likely
+            period % shorter == 0 and counts[shorter] >= counts[period]
+            for shorter in common_periods
         ):
-            likely.append(period)
-    return sorted(often.union(likely))
+            common_periods.append(period)
+    return sorted(rare_distances.union(common_periods))
 
 
 def _distances(symbols: np.ndarray, indices: np.ndarray, lag: int) -> np.ndarray:

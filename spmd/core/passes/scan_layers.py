@@ -33,14 +33,15 @@ def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with loops in place of repeated layers (see `config.scan_layers`) and with
     stack groups for the xs of all loops; and a note on the loops, or on why there are none."""
     started = counters.now()
-    result, loops, words = _planned_loops(graph, _LARGE if may_scan else None)
+    result, loops, note = _planned_loops(graph, _LARGE if may_scan else None)
     if loops:
-        result, late = hoist(with_loops(result, loops))
-        words = (
-            ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) + late
+        result, hoisted_note = hoist(with_loops(result, loops))
+        note = (
+            ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops)
+            + hoisted_note
         )
     counters.add_time("roll", counters.now() - started)
-    return result, words
+    return result, note
 
 
 def num_lowered(graph: Graph) -> int:
@@ -50,51 +51,51 @@ def num_lowered(graph: Graph) -> int:
     )
 
 
-def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
+def _loops_of(graph: Graph, min_saved_ops: float) -> tuple[list[Candidate], str]:
     """Returns the loops that a program may have, and the reason why there are none."""
     if config.scan_layers == "never":
         return [], "config.scan_layers is 'never'"
     loops = find_loops(graph.nodes, graph.roots)
     if not loops:
-        same = "of the same ops, shapes, shardings and scalar arguments"
+        equal = "of the same ops, shapes, shardings and scalar arguments"
         return (
             [],
-            f"no {FEWEST_ITERATIONS} layers {same} follow each other, and fewer are not a loop",
+            f"no {FEWEST_ITERATIONS} layers {equal} follow each other, and fewer are not a loop",
         )
     if config.scan_layers == "auto":
         enough = _ENOUGH.get(graph.mesh.platform, _ENOUGH_ELSEWHERE)
-        most = max(loop.iterations for loop in loops)
-        if most < enough:
-            return [], f"{most} equal layers, and a loop is made from {enough} on"
+        max_iterations = max(loop.iterations for loop in loops)
+        if max_iterations < enough:
+            return [], f"{max_iterations} equal layers, and a loop is made from {enough} on"
         loops = [
             loop
             for loop in loops
-            if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= least
+            if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= min_saved_ops
         ]
     return loops, ""
 
 
 def _planned_loops(
-    graph: Graph, least: float | None = _LARGE
+    graph: Graph, min_saved_ops: float | None = _LARGE
 ) -> tuple[Graph, list[Candidate], str]:
     """Returns the graph with its stack groups, the candidates that become loops, and why there are
     none.
 
-    least: the fewest ops that a loop of few layers must save beside a loop of enough layers; None:
-    no loops.
+    min_saved_ops: the fewest ops that a loop of few layers must save beside a loop of enough
+    layers; None: no loops.
     """
     loops, reason = (
         ([], "XLA would copy the stacks of their weights")
-        if least is None
-        else _loops_of(graph, least)
+        if min_saved_ops is None
+        else _loops_of(graph, min_saved_ops)
     )
     if not loops and not any(any(loop.rows()) for _, loop in _written_loops(graph)):
         return graph, [], reason
     inputs, roots, all_peeled = columns_of(graph, loops)
-    stack_groups = tuple(group for group in inputs if _stays(graph, group))
+    stack_groups = tuple(group for group in inputs if _is_kept_in_store(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
         # First without the loops of few layers, then without any.
-        if least != math.inf:
+        if min_saved_ops != math.inf:
             return _planned_loops(graph, math.inf)
         result, _, _ = _planned_loops(graph, None)
         return (
@@ -124,7 +125,7 @@ def _exceeds_budget(
     # Rows already: of stores, of these loops' results, of list ops.
     rows: set[Name] = {graph.inputs[i] for group in stack_groups for i in group}
     for loop in loops:
-        rows.update(node for index in loop.early for node in loop.at(index))
+        rows.update(node for index in loop.early for node in loop.ops_at(index))
         rows.update(name for result in loop.ys for name in loop.names(result))
         rows.update(value_name(initial) for _, initial in loop.carry)
     makers = {
@@ -146,8 +147,8 @@ def _exceeds_budget(
     return copied > one_row
 
 
-def _stays(graph: Graph, group: StackGroup) -> bool:
-    """True if the next run reads these inputs, or values written over them: then a store pays."""
+def _is_kept_in_store(graph: Graph, group: StackGroup) -> bool:
+    """True if the next run reads these inputs, or values written over them: a store pays then."""
     return any(graph.donated[i] for i in group) or all(graph.inputs[i].is_state for i in group)
 
 
@@ -191,7 +192,7 @@ def columns_of(
 
 
 def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
-    """Returns every stack group of values."""
+    """Returns the stack groups of all values: those of loops, and those that list ops pass on."""
     kinds: dict[object, Hashable] = {
         device_data: (device_data.meta, sharding)
         for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
@@ -219,13 +220,13 @@ def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         elif len(offsets) == 1:
             ((column, offset),) = offsets
             rows = columns[column]
-            more = {row + offset: name for row, name in names.items() if name not in group_rows}
+            new_rows = {row + offset: name for row, name in names.items() if name not in group_rows}
             if (
-                rows.keys().isdisjoint(more)
-                and len({kinds.get(name) for name in (*rows.values(), *more.values())}) == 1
+                rows.keys().isdisjoint(new_rows)
+                and len({kinds.get(name) for name in (*rows.values(), *new_rows.values())}) == 1
             ):
-                rows.update(more)
-                group_rows.update({name: (column, row) for row, name in more.items()})
+                rows.update(new_rows)
+                group_rows.update({name: (column, row) for row, name in new_rows.items()})
 
     for node, written in _written_loops(graph):
         operands, results = written.rows()
@@ -285,14 +286,14 @@ def _aligned(node: Node, group_rows: Mapping[object, _GroupRow]) -> Iterator[_Co
     # By an operand or result of the element's op and its stack group: by row, the names of all of
     # the element's operands and results.
     groups: defaultdict[Hashable, dict[int, list[Name]]] = defaultdict(dict)
-    several = len(node.op.metas) > 1
+    is_tuple = len(node.op.metas) > 1
     for part in node.op.lowering.elements:
         names = [value_name(node.operands[index]) for index in part.operands]
-        names += [(node, result) if several else node for result in part.results]
-        for k, name in enumerate(names):
+        names += [(node, result) if is_tuple else node for result in part.results]
+        for position, name in enumerate(names):
             if name in group_rows:
                 group_row = group_rows[name]
-                groups[part.op, k, group_row[0]][group_row[1]] = names
+                groups[part.op, position, group_row[0]][group_row[1]] = names
     for rows in groups.values():
         for column in zip(*rows.values(), strict=True):
             if len(column) > 1 and not group_rows.keys() >= set(column):

@@ -33,28 +33,27 @@ from .program import PROGRAM_READERS, Program, Requested
 
 @contextlib.contextmanager
 def collected_later() -> Iterator[None]:
-    """Turns collection off inside, in all threads: compiling a graph makes little garbage, and a
-    full collection scans all objects of a model each time. Has no effect if the collector is off
-    already."""
-    was_on = gc.isenabled()
+    """Turns garbage collection off inside, in all threads, unless it is off already: compiling a
+    graph makes little garbage, and each full collection scans all objects of a model."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
 _MAPS, _LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
-_SHARE = 0.75
+_SCARCE_SHARE = 0.75
 
 
-def are_scarce() -> bool:
+def are_maps_scarce() -> bool:
     """True if three quarters of the memory maps that this process may have are in use; never
     outside of Linux."""
     if not (_MAPS.exists() and _LIMIT.exists()):
         return False
-    return _MAPS.read_bytes().count(b"\n") > _SHARE * int(_LIMIT.read_text())
+    return _MAPS.read_bytes().count(b"\n") > _SCARCE_SHARE * int(_LIMIT.read_text())
 
 
 # Adds the stack groups to a graph, and its loops if it may be scanned.
@@ -62,7 +61,8 @@ Form = Callable[[Graph, bool], Graph]
 
 
 def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
-    """Returns the graph as it is: only inputs that are in a store already are rows of a stack."""
+    """Returns the graph as it is, whether or not it may be scanned: only inputs that are in a store
+    already are rows of a stack."""
     return graph
 
 
@@ -71,15 +71,17 @@ def grouped(
 ) -> tuple[Graph, list[int], tuple[StackGroup, ...]]:
     """Returns the graph with its stack groups; the indices of the inputs that `form` leaves alone;
     and the groups of these inputs that are full stores."""
-    formed = form(graph, may_scan)
-    grouped_indices = set().union(*formed.stack_groups)
-    single = [index for index in range(len(graph.inputs)) if index not in grouped_indices]
-    stores = full_stores(graph.inputs, single)
-    if stores or formed.stack_groups or formed.stacked:
-        formed = _complete(
-            dataclasses.replace(formed, stack_groups=(*formed.stack_groups, *stores))
+    grouped_graph = form(graph, may_scan)
+    grouped_indices = set().union(*grouped_graph.stack_groups)
+    single_indices = [index for index in range(len(graph.inputs)) if index not in grouped_indices]
+    full_store_groups = full_stores(graph.inputs, single_indices)
+    if full_store_groups or grouped_graph.stack_groups or grouped_graph.stacked:
+        grouped_graph = _complete(
+            dataclasses.replace(
+                grouped_graph, stack_groups=(*grouped_graph.stack_groups, *full_store_groups)
+            )
         )
-    return formed, single, stores
+    return grouped_graph, single_indices, full_store_groups
 
 
 def _complete(graph: Graph) -> Graph:
@@ -88,30 +90,34 @@ def _complete(graph: Graph) -> Graph:
     groups, as jax pairs by order. A result that takes the memory of a single input is in no stack.
     """
     donated = list(graph.donated)
-    paired: list[StackGroup] = []
+    paired_stacks: list[StackGroup] = []
     for group in graph.stack_groups:
         # A group is donated if each of its donated rows has a replacement.
         kinds = {(graph.inputs[i].meta.struct, graph.shardings[i]) for i in group}
         assert len(kinds) == 1, "rows have one meta and one sharding"
-        returned = _aliasing_stack(graph, group) if any(donated[i] for i in group) else None
-        if returned is None:
+        result_stack = _aliasing_stack(graph, group) if any(donated[i] for i in group) else None
+        if result_stack is None:
             for i in group:
                 donated[i] = False
         else:
-            paired.append(returned)
+            paired_stacks.append(result_stack)
     in_groups = {i for group in graph.stack_groups for i in group}
     single_targets = {
         graph.onto[i] for i, is_donated in enumerate(donated) if is_donated and i not in in_groups
     }
-    aliased_indices = single_targets.union(index for group in paired for index in group)
+    aliased_indices = single_targets.union(
+        index for root_indices in paired_stacks for index in root_indices
+    )
     unpaired_stacks = [
-        group
-        for group in graph.stacked
-        if aliased_indices.isdisjoint(group) and _is_even(graph, group)
+        root_indices
+        for root_indices in graph.stacked
+        if aliased_indices.isdisjoint(root_indices) and _can_stack(graph, root_indices)
     ]
-    stacked = (*paired, *unpaired_stacks)
+    stacked = (*paired_stacks, *unpaired_stacks)
     _undonate_unusable(
-        graph, donated, single_targets.union(index for group in stacked for index in group)
+        graph,
+        donated,
+        single_targets.union(index for root_indices in stacked for index in root_indices),
     )
     return dataclasses.replace(graph, donated=tuple(donated), stacked=stacked)
 
@@ -119,7 +125,7 @@ def _complete(graph: Graph) -> Graph:
 def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
     """Clears `donated` for inputs that no result overwrites and no unaliased result of their kind
     can use."""
-    unused = Counter(
+    unaliased_results = Counter(
         (root.meta.struct, sharding)
         for index, (root, sharding) in enumerate(zip(graph.roots, graph.pinned, strict=True))
         if index not in aliased_indices
@@ -128,13 +134,13 @@ def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[i
     for i, is_donated in enumerate(donated):
         if is_donated and graph.onto[i] is None and i not in in_groups:
             kind = graph.inputs[i].meta.struct, graph.shardings[i]
-            donated[i] = unused[kind] > 0
-            unused[kind] -= 1
+            donated[i] = unaliased_results[kind] > 0
+            unaliased_results[kind] -= 1
 
 
 def _aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
-    """Returns the stack that takes a group's memory: for each row the index among the roots of its
-    replacement, or the row itself; None if a donated row has no replacement."""
+    """Returns the stack that takes a group's memory: for each row the root index of its
+    replacement, or ~i for input i itself; None if a donated row has no replacement."""
     root_indices = []
     for i in group:
         root_index = graph.onto[i] if graph.donated[i] else ~i
@@ -144,16 +150,17 @@ def _aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
     return tuple(root_indices)
 
 
-def _is_even(graph: Graph, group: Sequence[int]) -> bool:
+def _can_stack(graph: Graph, root_indices: Sequence[int]) -> bool:
     """True if roots can be one stack: equal metas and equal requested shardings."""
-    first, sharding = graph.roots[group[0]].meta, graph.pinned[group[0]]
+    meta, sharding = graph.roots[root_indices[0]].meta, graph.pinned[root_indices[0]]
     return sharding is not None and all(
-        graph.roots[i].meta is first and graph.pinned[i] is sharding for i in group
+        graph.roots[i].meta is meta and graph.pinned[i] is sharding for i in root_indices
     )
 
 
 def _group_summary(graph: Graph) -> str:
-    """Describes the stack groups of a program's inputs, for the compile log."""
+    """Returns the numbers of stacked inputs and of stores, in words for the compile log; "" for
+    none."""
     rows = sum(map(len, graph.stack_groups))
     return (
         f"; {rows} of {len(graph.inputs)} inputs are rows of {len(graph.stack_groups)} stores"
@@ -196,27 +203,27 @@ class GraphPrograms:
         return not all(map(attrgetter("is_planned"), self))
 
 
-# Called before a compilation with the graph, the program's name, the user's line, the cause, and
-# whether it is the first of its sync (may raise RefusedError); before one that no file spares;
-# around one, with the number of ops, the line and the cause; after one, with the program, its graph
-# and a headline.
+# Called before a compilation with (graph, program name, user's line, cause, True for the first
+# program of the sync), may raise RefusedError; before a compilation without a file on disk, with
+# (graph, line); as a context around one, with (number of ops, line, cause); after one, with
+# (program, graph, headline).
 before_compiling: list[Callable[[Graph, str, Line, str, bool], None]] = []
 before_making: list[Callable[[Graph, Line], None]] = []
 while_compiling: list[Callable[[int, Line, str], AbstractContextManager[None]]] = []
 after_compiling: list[Callable[[Program, Graph, str], None]] = []
 
 
-# Return True to compile a program without its loops instead, from the executable and its graph.
+# Return True, for an executable and its graph, to compile the program again without its loops.
 refuse_loops: list[Callable[[jax.stages.Compiled, Graph], bool]] = []
 
 _MOVED = "the same ops, on data in other stores"
 _NONE = GraphPrograms()
 _programs: dict[Hashable, GraphPrograms] = {}
 _count = itertools.count(1)
-# programs between two counts of the memory maps: some 30 ms if there are many
+# Programs compiled between two counts of the memory maps; a count of many takes some 30 ms.
 _MAPS_COUNTED_EVERY = 8
 _lock = threading.RLock()
-_last: Program | None = None
+_last_program: Program | None = None
 _num_runs = 0  # so far; the programs of one run are compiled together
 
 
@@ -239,14 +246,14 @@ def programs_of(graph: Graph) -> GraphPrograms:
 def find(graph: Graph, programs: GraphPrograms | None = None) -> Program | None:
     """Returns the program of a graph if the cache has it and a run has needed it before; else
     None. programs: those of the graph, where they are known."""
-    global _last
+    global _last_program
     started = counters.now()
     with _lock:
         programs = programs_of(graph) if programs is None else programs
         program = programs.program_of(graph)
         if program is not None and not program.is_planned:
             programs.used = _uses()
-            _last = program
+            _last_program = program
     counters.add_time("key", counters.now() - started)
     return None if program is None or program.is_planned else program
 
@@ -260,7 +267,7 @@ def program_for(
     form: called before the compilation; groups inputs and results into stacks. why_not: for the
     compile log, the reason why another length needs another program (see `spmd.adaptive`).
     """
-    global _last
+    global _last_program
     cached = find(graph)
     if cached is not None:
         return cached
@@ -269,32 +276,33 @@ def program_for(
     cause, is_first = (_MOVED, False) if programs.is_run() else _cause(graph, name, line)
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
-    for note in before_compiling:
-        note(graph, name, line, cause, is_first)
-    program = programs.program_of(graph)  # a plan's: `find` returns those that a run has needed
+    for announce in before_compiling:
+        announce(graph, name, line, cause, is_first)
+    # Only a plan's program is found here: `find` has looked for those that a run has needed.
+    program = programs.program_of(graph)
     if program is None:
         with (
-            contextlib.ExitStack() as around,
+            contextlib.ExitStack() as contexts,
             trace_rows.span(
                 "compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}
             ),
         ):
             for context in while_compiling:
-                around.enter_context(context(len(graph.nodes), line, cause))
+                contexts.enter_context(context(len(graph.nodes), line, cause))
             program = _form_and_compile(graph, name, line, form, cause)
     else:
         agree_on(graph, name, line, cause, program.fingerprint)
-        how = "loaded from disk" if program.is_loaded else "compiled"
-        assign(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
+        origin_text = "loaded from disk" if program.is_loaded else "compiled"
+        assign(program, graph, name, f"{origin_text} by the plan at {program.line}; {cause}", line)
         if program.is_loaded:  # the plan's own work is not counted
             counters.add("programs_loaded")
     program.requested = Requested(
         dataclasses.replace(program.graph, donated=graph.donated), _num_runs
     )
-    for tell in after_compiling:
-        tell(program, graph, f"{name} at {line}, {cause}")
+    for report in after_compiling:
+        report(program, graph, f"{name} at {line}, {cause}")
     with _lock:
-        _last = program
+        _last_program = program
     return program
 
 
@@ -322,46 +330,48 @@ _PLANNED = 16
 def _form_and_compile(
     graph: Graph, name: str, line: Line, form: Form, cause: str, *, is_planned: bool = False
 ) -> Program:
-    """Compiles or loads a program that the cache does not have, its layers scanned unless that
-    costs copies."""
+    """Returns a program that the cache did not have, compiled or loaded, its layers scanned unless
+    that costs copies."""
     key = graph.key()
     # Scanning was given up before, for this graph or for the most similar one.
-    is_given_up = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
-    is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
-    formed, single, stores = grouped(graph, form, may_scan=not is_given_up)
-    program = _load_or_compile(
-        formed, name, line, cause + _group_summary(formed), is_planned=is_planned
+    is_unrolled = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
+    is_unrolled = is_unrolled or (key not in _programs and _is_scanned_in_vain(graph, line))
+    grouped_graph, single_indices, full_store_groups = grouped(
+        graph, form, may_scan=not is_unrolled
     )
-    may_refuse = (
+    program = _load_or_compile(
+        grouped_graph, name, line, cause + _group_summary(grouped_graph), is_planned=is_planned
+    )
+    refusals = (
         refuse_loops
-        if config.scan_layers == "auto" and (formed.recorded or formed.stack_groups)
+        if config.scan_layers == "auto" and (grouped_graph.recorded or grouped_graph.stack_groups)
         else ()
     )
-    if any(refuses(program.executable, formed) for refuses in may_refuse):
+    if any(refuse(program.executable, grouped_graph) for refuse in refusals):
         counters.add("loops_given_up")
         _read_log([program])
-        is_given_up = True
-        formed, single, stores = grouped(graph, form, may_scan=False)
+        is_unrolled = True
+        grouped_graph, single_indices, full_store_groups = grouped(graph, form, may_scan=False)
         cause = f"{cause}; its layers are not scanned, as XLA would copy their stacks"
-        program = _load_or_compile(formed, name, line, cause, is_planned=is_planned)
-    program.is_planned, program.is_unrolled = is_planned, is_given_up
+        program = _load_or_compile(grouped_graph, name, line, cause, is_planned=is_planned)
+    program.is_planned, program.is_unrolled = is_planned, is_unrolled
     with _lock:
-        of_stores = _programs.setdefault(key, GraphPrograms()).programs.setdefault(
-            tuple(single), {}
+        programs_of_stores = _programs.setdefault(key, GraphPrograms()).programs.setdefault(
+            tuple(single_indices), {}
         )
-        # one that another thread has compiled meanwhile
-        _read_log(filter(None, [of_stores.get(stores)]))
-        of_stores[stores] = program
+        # Another thread may have compiled the same program meanwhile; this one replaces it.
+        _read_log(filter(None, [programs_of_stores.get(full_store_groups)]))
+        programs_of_stores[full_store_groups] = program
         if is_planned:
             planned = [key for key, entry in _programs.items() if not entry.is_run()]
             for key in planned[:-_PLANNED]:
                 del _programs[key]
         _drop(len(_programs) - config.program_cache_size)
-        if next(_count) % _MAPS_COUNTED_EVERY == 0 and are_scarce():
+        if next(_count) % _MAPS_COUNTED_EVERY == 0 and are_maps_scarce():
             _drop(len(_programs) // 2)
             gc.collect()
-            if are_scarce():
-                jax.clear_caches()  # jax 0.12 keeps programs over several devices by itself
+            if are_maps_scarce():
+                jax.clear_caches()  # jax 0.12 itself caches programs over several devices
     return program
 
 
@@ -370,12 +380,12 @@ def _drop(count: int) -> None:
     for key in sorted(_programs, key=lambda key: _programs[key].used)[: max(count, 0)]:
         programs = _programs.pop(key)
         _read_log(programs)
-        programs.programs.clear()  # known graphs refer to it
+        programs.programs.clear()  # known graphs refer to `programs`, and must find none there
         counters.add("programs_evicted")
 
 
 def _read_log(programs: Iterable[Program]) -> None:
-    """Completes the lines of the compile log of programs that will not be kept."""
+    """Reads the text of programs that leave the cache, which completes their lines of the log."""
     for program in programs:
         if program.record is not None and not program.is_planned:
             program.record.read()
@@ -387,8 +397,8 @@ def _load_or_compile(
     """Returns the program of a graph: from the disk, or compiled."""
     program = stored.load(graph, name, line, cause)
     if program is None:
-        for note in before_making:
-            note(graph.recorded or graph, line)
+        for announce in before_making:
+            announce(graph.recorded or graph, line)
         counters.add("programs_compiled")
         program = compile_graph(graph, name, line, cause, is_planned=is_planned)
         stored.keep(program, graph)
@@ -398,8 +408,8 @@ def _load_or_compile(
 
 
 def _is_scanned_in_vain(graph: Graph, line: Line) -> bool:
-    """True if the most similar program of this sync would copy its stacks and shares half of its
-    ops: a layer more or less does not change the copies."""
+    """True if the most similar program of this sync was unrolled, as XLA would copy its stacks, and
+    shares half of its ops: a layer more or less does not change the copies."""
     program = most_similar(graph, line)
     return program is not None and program.is_unrolled and _has_most(program, graph)
 
@@ -416,15 +426,17 @@ def _all_programs() -> Iterator[Program]:
 
 def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     """Returns why a graph has no program, and whether its sync has run no program before."""
-    earlier = [p for p in _all_programs() if p.name == name and p.requested.run != _num_runs]
-    of_line = [program for program in earlier if program.is_at(line)]
-    nearest, count = (
-        _nearest(graph, of_line),
-        sum(_has_names(program, graph) for program in of_line),
+    earlier_programs = [
+        p for p in _all_programs() if p.name == name and p.requested.run != _num_runs
+    ]
+    at_line = [program for program in earlier_programs if program.is_at(line)]
+    nearest, num_equal_programs = (
+        _nearest(graph, at_line),
+        sum(_has_names(program, graph) for program in at_line),
     )
     if nearest is None:
-        return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
-    return PROGRAM_READERS.difference(nearest, graph, line, count), False
+        return f"first program of this sync{_elsewhere(graph, earlier_programs[-_LATEST:])}", True
+    return PROGRAM_READERS.difference(nearest, graph, line, num_equal_programs), False
 
 
 _LATEST = 32  # the newest programs of other syncs that are compared
@@ -436,12 +448,13 @@ def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
     nearest = _nearest(graph, programs)
     if nearest is None or not _has_most(nearest, graph):
         return ""
-    words = PROGRAM_READERS.difference(nearest, graph, nearest.line, 0)
-    return f"; compared with the nearest program, of {nearest.line}: {words}"
+    difference = PROGRAM_READERS.difference(nearest, graph, nearest.line, 0)
+    return f"; compared with the nearest program, of {nearest.line}: {difference}"
 
 
 def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:
-    """Returns the program that shares most ops with a graph; of equals the newest."""
+    """Returns the program nearest to a graph: with the same op names in order if there is one, then
+    with most ops in common, of equals the newest."""
     ops = _ops(graph)
     return max(
         reversed(programs),
@@ -467,7 +480,7 @@ def _common(program: Program, ops: Counter[OpSpec]) -> int:
 def _has_names(program: Program, graph: Graph) -> bool:
     """True if a program has the same ops in the same order, on any operands."""
     return len(program.entries) == len(graph.nodes) and all(
-        old.name == node.op.name for old, node in zip(program.entries, graph.nodes, strict=True)
+        entry.name == node.op.name for entry, node in zip(program.entries, graph.nodes, strict=True)
     )
 
 
@@ -484,15 +497,15 @@ def num_equal(graph: Graph, line: Line) -> int:
 
 def clear_cache() -> None:
     """Removes every compiled program from the cache."""
-    global _last
+    global _last_program
     with _lock:
         for programs in _programs.values():
             _read_log(programs)
             programs.programs.clear()
         _programs.clear()
-        _last = None
+        _last_program = None
 
 
 def last_program() -> Program | None:
-    """The program that ran last."""
-    return _last
+    """Returns the program that ran last, or None."""
+    return _last_program

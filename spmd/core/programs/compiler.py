@@ -18,9 +18,9 @@ from ..base.jax_private import ir
 from ..graph.graph import Graph, Port, pack_numbers
 from ..graph.source import Line, describe, node_line
 from ..lower.build import argument_struct, build
-from ..lower.lower import Chosen
+from ..lower.lower import Choices
 from ..run.pjrt import processes
-from ..sharding.partitioner import as_chosen, compiler_context, hide, mark_manual_sorts
+from ..sharding.partitioner import compiler_context, hide, mark_manual_sorts, reported_sharding
 from ..sharding.topology import program_devices
 from ..sharding.uneven_writes import pad_scatters
 from ..sharding.value import DEVICE
@@ -40,7 +40,7 @@ from .program import (
 from .stack_reads import rows_read
 
 
-def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lowered:
+def lower_graph(graph: Graph, choices: Choices | None = None) -> jax.stages.Lowered:
     """Returns the graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes, before
     XLA's passes.
 
@@ -48,8 +48,8 @@ def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lower
     """
     function = build(graph, describe, choices)
     function.__name__ = "spmd"
-    several = len(graph.meshes()) > 1
-    with program_devices(graph.mesh.device_ids if several else None), compiler_context():
+    has_several_meshes = len(graph.meshes()) > 1
+    with program_devices(graph.mesh.device_ids if has_several_meshes else None), compiler_context():
         inputs = graph.arguments()
         jitted = jax.jit(
             function,
@@ -88,18 +88,20 @@ def compile_graph(
     yet, so processes do not compare it.
     """
     started = counters.now()
-    choices: Chosen = []
+    choices: Choices = []
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a
     # value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
-    with interrupt.between_ops(), sharded.unused_axes() as unused:
+    with interrupt.between_ops(), sharded.unused_axes() as place_of_note:
         lowered = lower_graph(graph, choices if is_checked else None)
     for sentence, node in rows_read(graph.recorded or graph):
-        unused["unused axis", sentence] = describe(node)
+        place_of_note["unused axis", sentence] = describe(node)
         if not is_planned:
             messages.say(f"{sentence} ({node_line(node)})", "stack reads")
-    if unused:
-        notes = ((kind, f"{words} at {location}") for (kind, words), location in unused.items())
+    if place_of_note:
+        notes = (
+            (kind, f"{text} at {location}") for (kind, text), location in place_of_note.items()
+        )
         graph = dataclasses.replace(graph, notes=(*graph.notes, *notes))
     counters.add_time("lower", counters.now() - started)
     calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
@@ -114,7 +116,9 @@ def compile_graph(
     try:
         with interrupt.later(), compiler_context():
             options = options_of(graph.recorded or graph)
-            executable, avoided = miscompiles.compile_right(lowered, options, graph.mesh.platform)
+            executable, miscompile_notes = miscompiles.compile_right(
+                lowered, options, graph.mesh.platform
+            )
     except jax.errors.JaxRuntimeError as error:
         refused = refusal(error, graph.mesh.platform)
         if refused is not None:
@@ -132,19 +136,23 @@ def compile_graph(
                     partial(describe, node),
                     node.meta,
                     requested,
-                    as_chosen(sharding, graph.mesh),
+                    reported_sharding(sharding, graph.mesh),
                     node,
                 )
         results = chosen_shardings(graph, executable)
     program = Program(name, line, graph, executable, results)
     program.calls_host = calls_host
     program.fingerprint = mark
-    program.record = record(program, graph, name, cause, line, counters.now() - started, avoided)
+    program.record = record(
+        program, graph, name, cause, line, counters.now() - started, miscompile_notes
+    )
     if is_here(graph):
-        needed = (
+        bytes_per_device = (
             program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes
         )
-        program.bytes_needed = needed * len(executable.runtime_executable().local_devices())
+        program.bytes_needed = bytes_per_device * len(
+            executable.runtime_executable().local_devices()
+        )
     compile_log.add(program.record)
     counters.add_time("compile", program.record.seconds)
     counters.add_sample("InputOutputAliasCount", sum(graph.donated))
@@ -152,16 +160,16 @@ def compile_graph(
 
 
 def agree_on(graph: Graph, name: str, line: Line, cause: str, mark: bytes) -> None:
-    """Waits until each of several processes is about to run a new program with this fingerprint,
-    else ProcessError."""
+    """Waits until each of several processes is about to run a new program with this fingerprint;
+    raises ProcessError if one is not."""
     if processes.several():
         with interrupt.soon():
             processes.agree(f"a new program ({name}: {cause}; {_digests(graph)})", mark, line)
 
 
 def _digests(graph: Graph) -> str:
-    """Returns the digest of each part of a graph: processes compare them to name the parts that
-    differ."""
+    """Returns the digests of a graph's parts, as text: an error of processes that disagree shows
+    which part differs."""
     facts = listing(Requested(graph.recorded or graph, 0))
     del facts["lines"]  # they are no part of the program
     parts = (processes.digest(name, json.dumps(part).encode()) for name, part in facts.items())
@@ -191,30 +199,33 @@ def alias_by_memory(graph: Graph, module: ir.Module) -> None:
     inputs, outputs = graph.arguments(), graph.results()
     if all(port.sharding is None or port.sharding.memory == DEVICE for port in (*inputs, *outputs)):
         return
-    output_index: dict[object, int] = {port.indices: i for i, port in enumerate(outputs)}
+    output_index_of: dict[object, int] = {port.indices: i for i, port in enumerate(outputs)}
     main = next(
         op
         for op in module.body.operations
         if ir.StringAttr(op.attributes["sym_name"]).value == "main"
     )
-    # jax's own choices are removed; a donated argument gets the result that is written over it.
+    # Removes jax's own choices, and aliases each donated argument with the result written over it.
     arguments = list(ir.ArrayAttr(main.attributes["arg_attrs"]))
     with module.context:
-        number = ir.IntegerType.get_signless(32)
+        int32 = ir.IntegerType.get_signless(32)
         for i, port in enumerate(inputs):
             attributes: Any = ir.DictAttr(arguments[i])  # jaxlib's stubs omit that it is iterable
             by_name = {named.name: named.attr for named in attributes}
             by_name.pop(_ALIAS, None)
             by_name.pop(_DONOR, None)
-            result_index = output_index.get(_written_over(graph, port)) if port.is_donated else None
+            result_index = (
+                output_index_of.get(_aliased_roots(graph, port)) if port.is_donated else None
+            )
             if result_index is not None:
-                by_name[_ALIAS] = ir.IntegerAttr.get(number, result_index)
+                by_name[_ALIAS] = ir.IntegerAttr.get(int32, result_index)
             arguments[i] = ir.DictAttr.get(by_name)
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(arguments)
 
 
-def _written_over(graph: Graph, port: Port) -> object:
-    """Returns the indices of the roots that take an argument's memory (see `Graph.stacked`)."""
+def _aliased_roots(graph: Graph, port: Port) -> object:
+    """Returns the index, or the stack group, of the roots that take an argument's memory (see
+    `Graph.stacked`)."""
     if isinstance(port.indices, int):
         return graph.onto[port.indices]
     return tuple(graph.onto[index] if graph.donated[index] else ~index for index in port.indices)

@@ -15,7 +15,7 @@ from ..run.pjrt import devices
 from .program import Program
 
 _NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
-# In the name of an op of a loop's body: the number of the loop's region, and the op's place there.
+# In the name of an op of a loop's body: the number of the loop's region, and the op's index there.
 _INSIDE = re.compile(r"[^\s\"']*?/region(\d+)/[^\s\"']*?(?:aten|spmd|mark)[\w.:]*#(\d+)")
 _NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|Ran out of memory")
 # A kernel's blocks exceed a core's own memory: neither the devices' memory nor the size of the step
@@ -23,7 +23,7 @@ _NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|Ran out of memory"
 _KERNEL = re.compile(
     r"memory space (?!hbm)\w+ while allocating|[Ss]hared memory size limit exceeded"
 )
-# one for each program that read the other
+# XLA repeats the prefix for each program between the failure and the read.
 _NESTED = re.compile(r"(?:Error (?:dispatching|preparing) computation: )+")
 
 # Programs that need fewer bytes are not checked.
@@ -39,13 +39,13 @@ def explain(program: Program, error: Exception) -> RuntimeError:
     points; with the largest values if memory ran out."""
     text = _NESTED.sub("", str(error))
     if _NO_MEMORY.search(text):
-        return _out_of_memory(program, _place(program, text), text)
-    return RunError(f"XLA failed in {_place(program, text)}: {text}")
+        return _out_of_memory(program, _location(program, text), text)
+    return RunError(f"XLA failed in {_location(program, text)}: {text}")
 
 
-def about(graph: Graph, program: Program, error: RuntimeError) -> RuntimeError:
-    """Adds to an error `node`, the op that failed (None: unknown), and `nodes`, the ops that may
-    have failed.
+def with_nodes(graph: Graph, program: Program, error: RuntimeError) -> RuntimeError:
+    """Returns the error with `node`, the op that failed (None: unknown), and `nodes`, the ops that
+    may have failed.
 
     XLA does not report which callback raised: it may be any op with one.
     """
@@ -63,37 +63,38 @@ def _may_call_python(node: Node) -> bool:
 def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:
     """Returns the error for an exception of XLA during compilation, as `explain` does for a run."""
     text = str(error)
-    # the compiler of a kernel; else the program may be too large
+    # Out of a core's memory in a kernel's compiler; else the program may be too large.
     is_kernel = _KERNEL.search(text) is not None
     if not is_kernel and _NO_MEMORY.search(text):
-        return about(graph, program, _out_of_memory(program, _place(program, text), text))
+        return with_nodes(graph, program, _out_of_memory(program, _location(program, text), text))
     index = _index(program, text)
     node = None if index is None else graph.nodes[index]
     if is_kernel:
         return LoweringError(
-            f"a kernel of {_place(program, text)} does not compile: its blocks need more than the "
-            f"memory of one core, which more devices or a smaller batch do not change. {text}",
+            f"a kernel of {_location(program, text)} does not compile: its blocks need more than "
+            f"the memory of one core, which more devices or a smaller batch do not change. {text}",
             node,
         )
-    return LoweringError(f"XLA failed in {_place(program, text)}: {text}", node)
+    return LoweringError(f"XLA failed in {_location(program, text)}: {text}", node)
 
 
 def _index(program: Program, text: str) -> int | None:
+    """Returns the index of the recorded op that an error's text names, or None."""
     match = _NODE_MARK.search(text)
     return int(match[1]) if match is not None and int(match[1]) < len(program.entries) else None
 
 
-def _place(program: Program, text: str) -> str:
-    """The op named in an error's text, inside of loop bodies too, and its line; else the line of
-    the program's run."""
+def _location(program: Program, text: str) -> str:
+    """Returns the op named in an error's text, also one in a loop's body, and its line; else the
+    line of the program's run."""
     index = _index(program, text)
     if index is None:
         return f"the program run at {program.line}"
     op, line = program.entries[index], program.lines[index]
-    tail = text[_NODE_MARK.search(text).end() :]  # type: ignore[union-attr]  # there is an index
-    while (inner := _INSIDE.match(tail)) is not None and op.lowering.regions:
-        node = op.lowering.regions[int(inner[1])].nodes[int(inner[2])]
-        op, line, tail = node.op, node_line(node), tail[inner.end() :]
+    suffix = text[_NODE_MARK.search(text).end() :]  # type: ignore[union-attr]  # there is an index
+    while (inner_op := _INSIDE.match(suffix)) is not None and op.lowering.regions:
+        node = op.lowering.regions[int(inner_op[1])].nodes[int(inner_op[2])]
+        op, line, suffix = node.op, node_line(node), suffix[inner_op.end() :]
     return f"{op.name}, recorded at {line}"
 
 
@@ -110,16 +111,16 @@ def _out_of_memory(program: Program, location: str, reason: str) -> torch.OutOfM
 def _largest(program: Program) -> Iterator[str]:
     """Yields the three largest values of a program, in words."""
     values = [(meta, i) for i, op in enumerate(program.entries) for meta in op.metas]
-    shown_values = set()
+    yielded_texts = set()
     for meta, i in sorted(values, key=lambda value: -value[0].nbytes):
-        shown = (
+        text = (
             f"{meta!r} of {meta.nbytes / 2**30:,.2f} GiB, made by {program.entries[i].name} at "
             f"{program.lines[i]}"
         )
-        if shown not in shown_values:
-            shown_values.add(shown)
-            yield shown
-        if len(shown_values) == 3:
+        if text not in yielded_texts:
+            yielded_texts.add(text)
+            yield text
+        if len(yielded_texts) == 3:
             return
 
 
@@ -132,27 +133,27 @@ def check_memory(program: Program, graph: Graph) -> None:
     """
     limit = devices.host_memory()
     if limit is not None and program.bytes_needed > limit:
-        words = (
+        reason = (
             f"it needs {program.bytes_needed / 2**30:,.2f} GiB on the devices of this process in "
             f"addition to its inputs, which share {limit / 2**30:,.2f} GiB of memory"
         )
-        raise about(
-            graph, program, _out_of_memory(program, f"the program run at {program.line}", words)
+        raise with_nodes(
+            graph, program, _out_of_memory(program, f"the program run at {program.line}", reason)
         )
 
 
 def late(program: Program | None, error: Exception) -> RuntimeError:
-    """Returns the error that a read met: that of the first program in flight with the same failure,
-    else of the program that made the value."""
+    """Returns the error of a read, blamed on the first program in flight with the same failure,
+    else on `program`, which computes the value."""
     text = _NESTED.sub("", str(error))
     for run in in_flight.started():
-        ran = run.maker()
-        if ran is None or run.result.is_deleted():
+        program_in_flight = run.maker()
+        if program_in_flight is None or run.result.is_deleted():
             continue
         try:
             run.result.block_until_ready()
-        except jax.errors.JaxRuntimeError as first:
-            if _NESTED.sub("", str(first)) == text:
-                program = ran
+        except jax.errors.JaxRuntimeError as error_in_flight:
+            if _NESTED.sub("", str(error_in_flight)) == text:
+                program = program_in_flight
                 break
     return RunError(f"XLA failed: {text}") if program is None else explain(program, error)

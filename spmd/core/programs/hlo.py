@@ -48,8 +48,8 @@ class Instruction:
 
     @functools.cached_property
     def values(self) -> np.ndarray | None:
-        """The integers of a constant, in its dims; None where the text elides them, and for another
-        opcode."""
+        """The integers of a constant, in its dims; None if the text elides them, and for other
+        opcodes."""
         if self.opcode != "constant" or "..." in self.arguments:
             return None
         return np.array(_INTEGER.findall(self.arguments), int).reshape(arrays(self.shape)[0][1])
@@ -121,7 +121,7 @@ class Executable(Protocol):
 
 
 def text_of(executable: Executable) -> str:
-    """The optimised program as text; a program with kernels is printed with all constants (an
+    """Returns the optimised program as text; that of a program with kernels has all constants (an
     attention mask is one)."""
     text = executable.as_text() or ""
     has_masks = 'custom_call_target="tpu_custom_call"' in text and "constant({...})" in text
@@ -155,14 +155,15 @@ class Module:
             elif (instruction := _INSTRUCTION.fullmatch(line)) is not None:
                 current.lines.append(Instruction(*instruction.groups()))
             elif current.lines:  # the attributes of a kernel hold line ends
-                last = current.lines[-1]
-                current.lines[-1] = dataclasses.replace(last, tail=last.tail + line)
+                last_instruction = current.lines[-1]
+                current.lines[-1] = dataclasses.replace(
+                    last_instruction, tail=last_instruction.tail + line
+                )
         self._count()
 
     @classmethod
     def of(cls, executable: Executable) -> "Module":
-        """The program of an executable; the last one is cached, as several checks read the same
-        program."""
+        """Returns the program of an executable; the latest is cached, as several checks read it."""
         if executable not in _LAST:
             _LAST.clear()
             _LAST[executable] = cls(text_of(executable))
@@ -195,33 +196,33 @@ class Module:
 
     def _callers_first(self) -> list[Computation]:
         """Returns every computation that the entry reaches, callers before those that they call."""
-        done: dict[str, None] = {}
+        reached: dict[str, None] = {}
         stack: list[tuple[str, bool]] = [(self.entry, False)]
         while stack:
-            name, is_left = stack.pop()
-            if is_left:
-                done[name] = None
-            elif name not in done:
+            name, are_callees_done = stack.pop()
+            if are_callees_done:
+                reached[name] = None
+            elif name not in reached:
                 stack.append((name, True))
                 stack += [
                     (callee, False)
                     for line in self.computations[name].lines
                     for _, callee in line.called
                 ]
-        return [self.computations[name] for name in reversed(done)]
+        return [self.computations[name] for name in reversed(reached)]
 
     def iterations(self, computation: Computation, loop: Instruction) -> int:
-        """The trip count of a loop; for an unknown one (see `unknown`) the number that its scope
-        expects, or 1."""
+        """Returns the trip count of a loop; of an unknown one (see `unknown`) that of its scope, or
+        1."""
         stated = _TRIPS.search(loop.tail)
         if stated is not None:
             return int(stated[1])
-        counted = _simulated_trip_count(self, computation, loop)
-        if counted is None and loop.name not in self.unknown:
+        simulated = _simulated_trip_count(self, computation, loop)
+        if simulated is None and loop.name not in self.unknown:
             self.unknown.append(loop.name)
         expected = _EXPECTED.search(loop.scope)
-        likely = 1 if expected is None else int(expected[1])
-        return likely if counted is None else counted
+        fallback = 1 if expected is None else int(expected[1])
+        return fallback if simulated is None else simulated
 
 
 @functools.lru_cache(4096)
@@ -238,7 +239,7 @@ def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
 
 
 def num_bytes(shape: str) -> int:
-    """The bytes of a result, all parts of a tuple together."""
+    """Returns the bytes of a result, all parts of a tuple together."""
     return sum(size for _, _, size in arrays(shape))
 
 
@@ -266,19 +267,20 @@ _OPS = {
 _SAME = {"copy", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier"}
 
 
-def _simulated_trip_count(module: Module, around: Computation, loop: Instruction) -> int | None:
+def _simulated_trip_count(module: Module, caller: Computation, loop: Instruction) -> int | None:
     """Returns the trip count of a `while`; None if its condition depends on more than counters that
     start at constants, or if it is larger than MOST_ITERATIONS."""
     called = dict(loop.called)
     condition, body = module.computations[called["condition"]], module.computations[called["body"]]
     carried: dict[int, Scalar] = {}
 
-    def before(_: int, index: int | None) -> Scalar:
-        """A carried value before the first iteration: a constant, or else UnknownError."""
+    def carried_value(_: int, index: int | None) -> Scalar:
+        """Returns a value of the carry, the only parameter, before this iteration; raises
+        UnknownError if its initial value is no constant."""
         if index is None:
             raise UnknownError
         if index not in carried:
-            carried[index] = _Reader(module, around, _unknown).value(loop.operands[0], index)
+            carried[index] = _Reader(module, caller, _unknown).value(loop.operands[0], index)
             needed.add(index)
         return carried[index]
 
@@ -287,25 +289,27 @@ def _simulated_trip_count(module: Module, around: Computation, loop: Instruction
         # Runs condition and body on the carried values that the condition needs; the body may need
         # more of them, which only the first iteration can still add.
         for iteration in range(MOST_ITERATIONS):
-            while True:  # a counter found late had its first value at the first iteration
-                read = set(needed)
-                goes_on = bool(_Reader(module, condition, before).root())
-                result = {
-                    index: _Reader(module, body, before).root(index) for index in sorted(needed)
+            while True:  # until condition and body need no further carried value
+                needed_before = set(needed)
+                continues = bool(_Reader(module, condition, carried_value).root())
+                next_carried = {
+                    index: _Reader(module, body, carried_value).root(index)
+                    for index in sorted(needed)
                 }
-                if needed == read:
+                if needed == needed_before:
                     break
                 if iteration:
                     raise UnknownError
-            if not goes_on:
+            if not continues:
                 return iteration
-            carried = result
+            carried = next_carried
     except UnknownError:
         pass
     return None
 
 
 def _unknown(number: int, index: int | None) -> Scalar:
+    """Raises UnknownError for every parameter: those of a loop's caller depend on data."""
     raise UnknownError
 
 

@@ -24,23 +24,23 @@ class Reading:
     """Reads the text of a program for its line of the compile log, at the first read of the line or
     when the program leaves the cache: a line keeps no program alive."""
 
-    __slots__ = ("_above", "_found", "_program")
+    __slots__ = ("_facts", "_min_move_bytes", "_program")
 
     def __init__(self, program: Program):
         self._program = weakref.ref(program)
-        self._above = config.moves_above
-        self._found: TextFacts | None = None
+        self._min_move_bytes = config.moves_above
+        self._facts: TextFacts | None = None
 
     def __call__(self) -> TextFacts:
-        """Reads the program's text once; without the program, empty facts."""
+        """Returns the facts of the program's text, read once; empty ones if the program is gone."""
         program = self._program()
-        if self._found is None and program is not None:
-            traffic, moves = PROGRAM_READERS.tables(program, self._above)
-            self._found = TextFacts(program.facts.flops, program.facts.collectives, traffic, moves)
-        return self._found or TextFacts()
+        if self._facts is None and program is not None:
+            traffic, moves = PROGRAM_READERS.tables(program, self._min_move_bytes)
+            self._facts = TextFacts(program.facts.flops, program.facts.collectives, traffic, moves)
+        return self._facts or TextFacts()
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return partial, (dataclasses.replace, self())  # called, it returns a copy of these facts
+        return partial, (dataclasses.replace, self())  # the copy, called, returns these facts
 
 
 def record(
@@ -55,7 +55,7 @@ def record(
     """Returns a program's line of the compile log."""
     memory = program.executable.memory_analysis()
     return CompileRecord(
-        **_of_run(program, name, cause, line),
+        **_run_fields(program, name, cause, line),
         seconds=seconds,
         nodes=len(program.entries),
         argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
@@ -66,8 +66,8 @@ def record(
     )
 
 
-def _of_run(program: Program, name: str, cause: str, line: Line) -> dict[str, Any]:
-    """Returns the fields that belong to the run that needs a program."""
+def _run_fields(program: Program, name: str, cause: str, line: Line) -> dict[str, Any]:
+    """Returns the fields that depend on the run that needs a program."""
     codes = {
         source_line.code: None
         for source_line in (*program.lines, line)
@@ -90,7 +90,7 @@ def assign(program: Program, graph: Graph, name: str, cause: str, line: Line) ->
     graph = graph.recorded or graph
     program.name, program.line, program.is_planned = name, line, False
     program.graph = without_data(graph)
-    program.record = dataclasses.replace(program.record, **_of_run(program, name, cause, line))
+    program.record = dataclasses.replace(program.record, **_run_fields(program, name, cause, line))
     compile_log.add(program.record)
 
 

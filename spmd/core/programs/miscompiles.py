@@ -55,8 +55,8 @@ class Miscompile(NamedTuple):
         )
 
     def __str__(self) -> str:
-        done = " ".join(f"{name}={value}" for name, value in self.avoided_by.items())
-        return f"{self.issue}: {f'compiled with {done}' if done else self.instead}"
+        options = " ".join(f"{name}={value}" for name, value in self.avoided_by.items())
+        return f"{self.issue}: {f'compiled with {options}' if options else self.instead}"
 
 
 @functools.cache
@@ -75,11 +75,13 @@ def scatters_in_loop(lowered: Lowered, text: str) -> bool:
     assert module is not None, "jax lowers to MLIR"
     calls, scatters = ops_of(module, "func.call"), ops_of(module, "stablehlo.scatter")
     # The functions that have a scatter, themselves or through a call.
-    holders = {function_of(op) for op in scatters}
-    while more := {function_of(call) for call in calls if callee_of(call) in holders} - holders:
-        holders |= more
+    functions = {function_of(op) for op in scatters}
+    while (
+        callers := {function_of(call) for call in calls if callee_of(call) in functions} - functions
+    ):
+        functions |= callers
     return any(
-        map(_is_in_loop, (*scatters, *(call for call in calls if callee_of(call) in holders)))
+        map(_is_in_loop, (*scatters, *(call for call in calls if callee_of(call) in functions)))
     )
 
 
@@ -99,8 +101,8 @@ def has_moved_scatter(executable: Executable) -> bool:
     module = Module.of(executable)
     bodies = [
         dict(line.called)["body"]
-        for part in module.computations.values()
-        for line in part.lines
+        for computation in module.computations.values()
+        for line in computation.lines
         if line.opcode == "while"
     ]
     for name in bodies:
@@ -120,9 +122,9 @@ def _with_called(module: Module, name: str) -> Iterator[Instruction]:
                 yield from _with_called(module, called)
 
 
-def _says(*patterns: str, word: str = "") -> Callable[[Lowered, str], bool]:
-    """True for a text that matches all patterns. word: a literal of every such text, searched
-    first."""
+def _matches(*patterns: str, word: str = "") -> Callable[[Lowered, str], bool]:
+    """Returns a condition: True for a text that matches all patterns. word: a literal of every such
+    text, searched first as that is fast."""
     return lambda _, text: word in text and all(re.search(pattern, text) for pattern in patterns)
 
 
@@ -179,13 +181,13 @@ MISCOMPILES = (
     Miscompile(_MOTION, "openxla/xla#49143", "libtpu", ("tpu", "gpu"), scatters_in_loop,
         has_moved_scatter, avoided_by={"xla_disable_hlo_passes": _MOTION}),
     Miscompile("async collectives beside kernels", "jax-ml/jax#38741", "libtpu", ("tpu",),
-        _says(r"tpu_custom_call|stablehlo\.all_to_all"), has_all_to_all, needs=(_FUSION, _OVERLAP),
-        avoided_by={_OVERLAP: "False"}),
+        _matches(r"tpu_custom_call|stablehlo\.all_to_all"), has_all_to_all,
+        needs=(_FUSION, _OVERLAP), avoided_by={_OVERLAP: "False"}),
     Miscompile("scatter-add over reduced axes", "openxla/xla#42481", "jaxlib",
-        ("cpu", "gpu", "tpu"), _says(_REDUCED, r"stablehlo\.scatter", word="unreduced"),
+        ("cpu", "gpu", "tpu"), _matches(_REDUCED, r"stablehlo\.scatter", word="unreduced"),
         fixed="0.11"),
     Miscompile("unreduced axes to mixed ones", "openxla/xla#40034", "jaxlib", ("cpu", "gpu", "tpu"),
-        _says(_REDUCED, word="unreduced")),
+        _matches(_REDUCED, word="unreduced")),
     Miscompile("product with a filled matrix", "docs/decisions/filled-products.md", "jaxlib",
         ("cpu",), in_optimized=has_filled_product, avoided_by=_WITHOUT_YNN_FUSIONS),
     Miscompile("scatter of uneven rows", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
@@ -206,15 +208,15 @@ MISCOMPILES = (
 def compile_right(
     lowered: Lowered, options: Options, platform: str
 ) -> tuple[Any, tuple[tuple[str, str], ...]]:
-    """Compiles a program with the options that avoid the miscompiles whose pattern it has; returns
-    these, too, as (name, words) for the compile log. An option that `config.compiler_options` names
-    stays as it is there."""
+    """Returns the executable, compiled with the options that avoid the miscompiles of which the
+    program has the pattern, and (name, words) of these for the compile log. Options named in
+    `config.compiler_options` keep their value."""
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
     text = lowered.as_text()
     # Patterns seen before XLA's passes need one compilation; those seen after them need a second.
-    early = [row for row in rows if row.in_lowered(lowered, text)]
-    if early:
-        options = _avoiding(early, options)
+    rows_in_lowered = [row for row in rows if row.in_lowered(lowered, text)]
+    if rows_in_lowered:
+        options = _avoiding(rows_in_lowered, options)
     try:
         executable = compile_lowered(lowered, options)
     except jax.errors.JaxRuntimeError as error:
@@ -224,15 +226,21 @@ def compile_right(
         assert module is not None, "jax lowers to MLIR"
         replicate_indices(module)
         executable = compile_lowered(lowered, options)
-        early.append(next(row for row in rows if row.name == _REFUSED_READ))
-    late = [row for row in rows if row not in early and row.in_optimized(executable)]
-    if late:
-        executable = compile_lowered(lowered, _avoiding(late, options))
-    return executable, tuple((row.name, str(row)) for row in (*early, *late))
+        rows_in_lowered.append(next(row for row in rows if row.name == _REFUSED_READ))
+    rows_in_optimized = [
+        row for row in rows if row not in rows_in_lowered and row.in_optimized(executable)
+    ]
+    if rows_in_optimized:
+        executable = compile_lowered(lowered, _avoiding(rows_in_optimized, options))
+    return executable, tuple((row.name, str(row)) for row in (*rows_in_lowered, *rows_in_optimized))
 
 
 def _avoiding(rows: list[Miscompile], options: Options) -> Options:
-    named = {word.partition("=")[0] for word in config.compiler_options.split()}
+    """Returns the options with those that avoid these miscompiles, except options of the user."""
+    user_options = {word.partition("=")[0] for word in config.compiler_options.split()}
     return options | {
-        name: value for row in rows for name, value in row.avoided_by.items() if name not in named
+        name: value
+        for row in rows
+        for name, value in row.avoided_by.items()
+        if name not in user_options
     }

@@ -69,12 +69,12 @@ class Program:
     is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not
     compiled here, but read from the disk. is_unrolled: XLA would copy the stacks of its layers,
     which therefore are no loops. made_by: for each result the index of its op in `entries` and
-    `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count,
-    ops of an iteration) of each. requested: the graph, for the description of later changes (see
-    `Requested`). numbers: for the floats and the integers, the order in which the program takes the
-    scalar arguments of the recorded ops; None: as they were recorded. graph: as it was recorded,
-    without data (see `without_data`). num_notes: how often `run.known_graphs` has noted it. paths:
-    the module of each op, where they were noted (`config.module_paths`).
+    `lines`, -1 for an input. fingerprint: the digest that several processes compared. loops: (first
+    op, trip count, ops of an iteration) of each. requested: the graph, for the description of later
+    changes (see `Requested`). numbers: for the floats and the integers, the order in which the
+    program takes the scalar arguments of the recorded ops; None: as they were recorded. graph: as
+    it was recorded, without data (see `without_data`). num_notes: how often `run.known_graphs` has
+    noted it. paths: the module of each op, where they were noted (`config.module_paths`).
     """
 
     def __init__(
@@ -177,8 +177,8 @@ PROGRAM_READERS = Readers()
 
 
 def num_flops(executable: Any) -> float:
-    """XLA's own count of floating-point operations per device, the body of a loop counted once; 0
-    if it gives none."""
+    """Returns XLA's own count of floating-point operations per device, the body of a loop counted
+    once; 0 if XLA gives none."""
     costs = executable.cost_analysis() or {}
     costs = costs[0] if isinstance(costs, list) else costs
     return float(costs.get("flops", 0.0))
@@ -247,7 +247,7 @@ class Requested:
         return self._positions[value], 0
 
     def value(self, value_index: ValueIndex) -> str:
-        """Describes a value for messages: an input, or the result of an op at its line."""
+        """Returns a value as text for messages: an input, or the result of an op at its line."""
         index, _ = value_index
         if index < 0:
             return f"input {~index} ({self.inputs[~index][0]!r})"
@@ -299,7 +299,7 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
             compare(graph, lambda: "argument", port.meta, port.sharding, actual_sharding)
         for port, actual_sharding in outputs:
             if port.sharding is not None:
-                # of a stack group any root; inputs among its rows have indices below 0
+                # Any root of a stack group: inputs among its rows have indices below 0.
                 root = graph.roots[
                     port.indices if isinstance(port.indices, int) else max(port.indices)
                 ]
@@ -311,10 +311,14 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
                     actual_sharding,
                     origin(root),
                 )
-    free = {port.indices: layout for port, layout in outputs if port.sharding is None}
-    meshes = graph.meshes() if free else []
+    unrequested = {
+        port.indices: chosen_sharding for port, chosen_sharding in outputs if port.sharding is None
+    }
+    meshes = graph.meshes() if unrequested else []
     return [
-        Sharding.from_jax(free[index], len(root.meta.shape), meshes) if pinned is None else pinned
+        Sharding.from_jax(unrequested[index], len(root.meta.shape), meshes)
+        if pinned is None
+        else pinned
         for index, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True))
     ]
 
@@ -402,8 +406,11 @@ _WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
 def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
     """Returns options that neither this library nor `config.compiler_options` sets: some of XLA's
     options write or run files."""
-    words = config.compiler_options.split()
-    configured_options = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
+    option_texts = config.compiler_options.split()
+    configured_options = {
+        *_OWN_OPTIONS,
+        *(_parsed(word) for word in option_texts if word != _NEEDED),
+    }
     return {
         name: value for name, value in options.items() if (name, value) not in configured_options
     }
@@ -425,21 +432,20 @@ _OWN_OPTIONS = {
 
 
 def options_of(graph: Graph) -> dict[str, str | float]:
-    """Options of `config.compiler_options`: 'auto' expands to the options the program needs;
-    explicit options override it."""
-    words = config.compiler_options.split()
-    if words == [_NEEDED]:
+    """Returns the options of `config.compiler_options`: 'auto' expands to the options the program
+    needs; explicit options override it."""
+    option_texts = config.compiler_options.split()
+    if option_texts == [_NEEDED]:
         return _needed_options(graph)
-    options = dict(_parsed(word) for word in words if word != _NEEDED)
-    return {**_needed_options(graph), **options} if _NEEDED in words else options
+    options = dict(_parsed(word) for word in option_texts if word != _NEEDED)
+    return {**_needed_options(graph), **options} if _NEEDED in option_texts else options
 
 
 _NEEDED = "auto"
 
 
 def _needed_options(graph: Graph) -> dict[str, str | float]:
-    """The options that 'auto' stands for, by platform; on CPUs by what the program holds back with
-    barriers."""
+    """Returns the options that 'auto' expands to: by platform, and by a CPU program's barriers."""
     platform = graph.mesh.platform
     if platform == "tpu":
         options = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
@@ -461,8 +467,7 @@ def _needed_options(graph: Graph) -> dict[str, str | float]:
 
 
 def of_tpus(kind: str) -> dict[str, str | float]:
-    """The options for programs over several TPUs of a kind, as far as the installed libtpu has
-    them."""
+    """Returns the options of the installed libtpu for programs over several TPUs of a kind."""
     options = dict.fromkeys(_OVERLAPPED, "True") | (
         _SPARSE_CORE if kind in _WITH_SPARSE_CORE else {}
     )
@@ -472,13 +477,13 @@ def of_tpus(kind: str) -> dict[str, str | float]:
 
 
 def _kind(graph: Graph) -> str:
-    """The kind of the devices, as jax names it."""
+    """Returns the kind of the devices, as jax names it."""
     device: Any = next(iter(graph.mesh.jax.device_set))
     return str(device.device_kind)
 
 
 def _is_exact(graph: Graph) -> bool:
-    """True if no product of a graph takes fewer passes than exact float32."""
+    """True if all products of a graph are in exact float32, not in fewer passes."""
     nodes = [*walk(graph.nodes)]
     dtypes = {meta.dtype for node in nodes for meta in node.op.metas}
     return dtypes.isdisjoint(_FEW_BITS) and not any(":precision_" in node.op.name for node in nodes)
@@ -508,7 +513,7 @@ def text_of(options: Mapping[str, object]) -> str:
     """Returns XLA options, name -> value, as text for `config.compiler_options`, in addition to the
     options that a program needs.
 
-    Raises TypeError and ValueError for what cannot be an option; whether XLA has it is known when
+    Raises TypeError or ValueError for an impossible name or value. XLA refuses unknown options when
     it compiles (see `refusal`).
     """
     return " ".join([_NEEDED, *(_text(name, value) for name, value in options.items())])
@@ -518,7 +523,8 @@ _NAME = re.compile(r"\w+")
 
 
 def _text(name: object, value: object) -> str:
-    """Returns an option as `name=value`; raises TypeError or ValueError for what cannot be one."""
+    """Returns an option as `name=value`; raises TypeError or ValueError for an impossible name or
+    value."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
             "compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', "
@@ -538,9 +544,8 @@ def _text(name: object, value: object) -> str:
 
 @contextlib.contextmanager
 def compiled_with(options: Mapping[str, object] | None) -> Iterator[None]:
-    """A context of XLA options, part of a program's key in this process and on disk; None or {}:
-    the options of the process. It holds for all threads.
-    """
+    """Sets XLA options, part of a program's key in this process and on disk, inside and for all
+    threads; None or {}: the options of the process."""
     with held(config, compiler_options=text_of(options)) if options else contextlib.nullcontext():
         yield
 
@@ -551,8 +556,7 @@ _REFUSED = re.compile(
 
 
 def refusal(error: Exception, platform: str) -> ValueError | None:
-    """Returns the error in the user's terms if XLA does not take an option that it was given; else
-    None."""
+    """Returns the error in the user's terms if XLA refuses an option or its value; else None."""
     match = _REFUSED.search(str(error))
     if match is None:
         return None

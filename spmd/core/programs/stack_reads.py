@@ -18,30 +18,30 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
         shardings[node] = node.op.sharding
         # a static position: a dynamic start is a scalar argument, and not in `statics`
         if node.op.name == "aten.select.int" and node.op.statics.startswith("dim="):
-            where, _, index = node.op.statics.partition(", ")
-            readers[value_name(node.operands[0]), where].setdefault(index, node)
-    for (_, text), rows in readers.items():
-        node, dim = next(iter(rows.values())), int(text.removeprefix("dim="))
+            dim_text, _, index = node.op.statics.partition(", ")
+            readers[value_name(node.operands[0]), dim_text].setdefault(index, node)
+    for (_, dim_text), rows in readers.items():
+        node, dim = next(iter(rows.values())), int(dim_text.removeprefix("dim="))
         shape, sharding = list(node.operands[0].meta.shape), shardings.get(node.operands[0])
         if sharding is not None and len(rows) == shape[dim] > 1 < sharding.tiles(len(shape))[dim]:
             yield _sentence(sharding, shape, dim), node
 
 
 def _sentence(sharding: Sharding, shape: list[int], dim: int) -> str:
-    """The advice on a stack whose rows are read one by one: another dim to shard, if one
-    divides."""
+    """Returns the advice on a stack whose rows are read one by one: to shard another dim, if one
+    divides evenly."""
     ways, entries = (
         sharding.tiles(len(shape))[dim],
         dict(enumerate(sharding.partition_spec(len(shape)))),
     )
-    free = [i for i, entry in entries.items() if entry is None and shape[i] % ways == 0]
-    spec = entries | {dim: None} | dict.fromkeys(free[:1], entries[dim])
-    cure = (
+    free_dims = [i for i, entry in entries.items() if entry is None and shape[i] % ways == 0]
+    spec = entries | {dim: None} | dict.fromkeys(free_dims[:1], entries[dim])
+    advice = (
         f"P({', '.join(map(repr, spec.values()))}) splits each row"
-        if free
+        if free_dims
         else "leave that dim whole"
     )
     return (
         f"the rows of {shape} are split {ways} ways over {entries[dim]!r} and read one by one: "
-        f"each device computes with all {shape[dim]}; {cure}"
+        f"each device computes with all {shape[dim]}; {advice}"
     )

@@ -27,8 +27,8 @@ from .log_entry import assign
 from .program import Program, is_here
 
 
-def why_not_kept(graph: Graph) -> str:
-    """Returns the reason for which the program of a graph cannot be a file; "" if it can be one."""
+def reason_not_stored(graph: Graph) -> str:
+    """Returns why the program of a graph cannot be stored in a file; "" if it can be."""
     opaque = next((node.op.name for node in walk(graph.nodes) if node.op.is_opaque), None)
     if opaque is not None:
         return f"it holds a user's function ({opaque}), whose behaviour no key can name"
@@ -42,7 +42,7 @@ def why_not_kept(graph: Graph) -> str:
 def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
     """Returns the program of a graph from the disk and adds its line to the compile log; None if
     there is no usable one."""
-    if not disk.is_read() or why_not_kept(graph):
+    if not disk.is_read() or reason_not_stored(graph):
         return None
     started = counters.now()
     header = setting(graph.mesh.device_ids)
@@ -60,7 +60,7 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
 
 def keep(program: Program, graph: Graph) -> None:
     """Writes a program that was just compiled for a graph to the disk, if it may be stored."""
-    if not disk.is_on() or why_not_kept(graph) or program.calls_host:
+    if not disk.is_on() or reason_not_stored(graph) or program.calls_host:
         return
     header = setting(graph.mesh.device_ids)
     disk.keep(digest((graph, sorted(header.items()))), header, partial(_encoded, program))
@@ -110,7 +110,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
 
 
 def _sharding(parts: Any) -> Sharding:
-    """Rebuilds a sharding from its parts, whose tuples JSON has turned into lists."""
+    """Returns the sharding of these parts, whose tuples JSON has turned into lists."""
     ids, shape, names, spec, *memory_and_target = parts
     return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *memory_and_target)
 

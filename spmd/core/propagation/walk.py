@@ -80,25 +80,25 @@ WORDS: dict[str, str] = {
 
 
 def flow_of(name: str, op: OpShapes) -> DimWords:
-    """Returns the words of an op's dims."""
+    """Returns the words of an op's dims: from `WORDS`, else from `FLOWS`, else by their sizes."""
     return _parsed(WORDS[name], op) if name in WORDS else (FLOWS.get(name) or _by_size)(op)
 
 
 def _parsed(text: str, op: OpShapes) -> DimWords:
-    """The words of operands and results from the text of a rule, `name: words, ... -> words`."""
-    named, results = text.split(" -> ")
+    """Returns the words of operands and results from a rule's text, `name: words, ... -> words`."""
+    operand_text, result_text = text.split(" -> ")
     operands: dict[int, Words] = {}
-    for entry in named.split(", "):
+    for entry in operand_text.split(", "):
         name, words = entry.split(":")
         index = op.operand_indices.get(name)
         if isinstance(index, int):
             operands[index] = _words(words, op.operands[index])
-    return DimWords(operands, list(map(_words, results.split(","), op.results)))
+    return DimWords(operands, list(map(_words, result_text.split(","), op.results)))
 
 
 def _words(text: str, shape: Shape) -> Words:
-    """One word per dim of a shape: `...` stands for dims counted from the last, dims behind the
-    words have None."""
+    """Returns one word per dim of a shape: `...` stands for dims counted from the last, dims behind
+    the words have None."""
     words: list[Word] = list(text.split())
     if "..." in words:
         ellipsis_index, num_dims = words.index("..."), len(shape) - len(words) + 1
@@ -107,8 +107,8 @@ def _words(text: str, shape: Shape) -> Words:
 
 
 def _by_size(op: OpShapes) -> DimWords:
-    """Words for dims of equal size and equal index, counted from the last; the dims of the argument
-    `dim`, reduced or added by the op, have none."""
+    """Returns equal words for dims at one index counted from the last; the dims of the argument
+    `dim`, which the op reduces or adds, have none."""
     if not op.results:
         return DimWords({}, [])
     rank = len(op.results[0])
@@ -120,10 +120,10 @@ def _by_size(op: OpShapes) -> DimWords:
     for index, shape in enumerate(op.operands):
         if len(shape) == rank or (op.is_elementwise and len(shape) < rank):
             operands[index] = range(-len(shape), 0)
-        # The op takes out the dims `axes` of this operand.
+        # The op removes the dims `axes` of this operand.
         elif len(shape) - len(axes) == rank and axes:
             operands[index] = _with_holes(len(shape), axes, rank)
-    # The op puts the dims `axes` into the result.
+    # The op adds the dims `axes` to the result.
     if not operands and axes and all(len(shape) + len(axes) == rank for shape in op.operands):
         holes = {axis % rank for axis in axes}
         result_dims = [dim - rank for dim in range(rank) if dim not in holes]
@@ -134,49 +134,53 @@ def _by_size(op: OpShapes) -> DimWords:
 
 
 def _with_holes(rank: int, axes: Sequence[int], result_rank: int) -> Words:
-    """Words for an operand's dims: None for dims in `axes`, else the result's dims, counted from
-    the last."""
+    """Returns the words of an operand's dims: None for dims in `axes`, else the result's dims,
+    counted from the last."""
     holes = {axis % rank for axis in axes}
     words = iter(range(-result_rank, 0))
     return [None if dim in holes else next(words, None) for dim in range(rank)]
 
 
 def _permuted(op: OpShapes) -> DimWords:
-    """Words of a transposition: the operand's dims are numbers, the result has these in the new
-    order."""
+    """Returns the words of a transposition: the operand's are numbers, the result has these in the
+    new order."""
     rank = len(op.operands[0])
     order = list(range(rank))
     if "dims" in op.arguments:
         order = [dim % rank for dim in op.arguments["dims"]]
     elif "dim0" in op.arguments:
-        first, second = op.arguments["dim0"] % rank, op.arguments["dim1"] % rank
-        order[first], order[second] = second, first
+        dim0, dim1 = op.arguments["dim0"] % rank, op.arguments["dim1"] % rank
+        order[dim0], order[dim1] = dim1, dim0
     else:
         order.reverse()
     return DimWords({0: range(rank)}, [order])
 
 
 def _indexed(op: OpShapes) -> DimWords:
-    """One array of indices, of any rank: its dims take the place of the indexed dim."""
+    """Returns the words of indexing by one array of any rank, whose dims replace the indexed dim;
+    none for several arrays."""
     indices = op.operand_indices["indices"]
-    tensors = [operand_index for operand_index in indices if operand_index is not None]
-    if len(tensors) != 1 or op.operand_indices["self"] != 0:
+    indexed = [(dim, operand) for dim, operand in enumerate(indices) if operand is not None]
+    if len(indexed) != 1 or op.operand_indices["self"] != 0:
         return DimWords({}, [])
-    dim, (index,) = (
-        next(i for i, operand_index in enumerate(indices) if operand_index is not None),
-        tensors,
+    ((dim, operand),) = indexed
+    rank, index_words = (
+        len(op.operands[0]),
+        [("index", i) for i in range(len(op.operands[operand]))],
     )
-    rank, inner = len(op.operands[0]), [("index", i) for i in range(len(op.operands[index]))]
-    return DimWords({0: range(rank), index: inner}, [[*range(dim), *inner, *range(dim + 1, rank)]])
+    return DimWords(
+        {0: range(rank), operand: index_words}, [[*range(dim), *index_words, *range(dim + 1, rank)]]
+    )
 
 
 def _paired(op: OpShapes) -> DimWords:
-    """Each result is the operand of the same index."""
+    """Returns the words of an op whose result i has the dims of operand i."""
     words = [[(index, dim) for dim in range(len(shape))] for index, shape in enumerate(op.operands)]
     return DimWords(dict(enumerate(words)), words[: len(op.results)])
 
 
 def _of_rows(op: OpShapes) -> DimWords:
+    """Returns the words of an op that stacks or takes rows, along dim 0 unless it says so."""
     return _by_size(op._replace(arguments={"dim": op.arguments.get("dim", 0)}))
 
 
@@ -214,16 +218,16 @@ RESHAPES = frozenset({
 
 
 def walk(nodes: Sequence[Node], inputs: Mapping[DeviceData, Dims | None]) -> Values:
-    """Returns the known dims of every value of a graph, or of a region, whose inputs are known so
-    far."""
-    run = _Walk(Values({}, {}), fixed=set(inputs))
+    """Returns the known dims of every value of a graph or a region, from those of its inputs (None:
+    unknown)."""
+    walker = _Walk(Values({}, {}), fixed=set(inputs))
     for data, dims in inputs.items():
         if dims is not None:
-            run.values.dims[data, 0] = dims
-    run.forward(nodes)
-    run.backward(nodes)
-    run.forward(nodes)
-    return run.values
+            walker.values.dims[data, 0] = dims
+    walker.forward(nodes)
+    walker.backward(nodes)
+    walker.forward(nodes)
+    return walker.values
 
 
 class _Step(NamedTuple):
@@ -246,10 +250,10 @@ class _Walk:
     fixed: set[Owner] = field(default_factory=set)
 
     def dims(self, value: Value) -> Dims | None:
-        """The dims of a value that are known so far."""
+        """Returns the dims of a value as known so far."""
         return self.values.dims.get(_owner(value))
 
-    def know(self, value: Value, dims: Dims | None) -> None:
+    def learn_value(self, value: Value, dims: Dims | None) -> None:
         """Adds known dims of a value."""
         self.learn(*_owner(value), dims)
 
@@ -260,20 +264,20 @@ class _Walk:
             return
         dims_so_far = self.values.dims.get((owner, index), ((),) * len(dims))
         used_axes = {axis for factors in dims_so_far for _, axes in factors for axis in axes}
-        after = list(dims_so_far)
+        new_dims = list(dims_so_far)
         for dim, factors in enumerate(dims):
-            axes = [axis for _, of_factor in factors for axis in of_factor]
-            if not after[dim] and used_axes.isdisjoint(axes):
-                after[dim] = factors
+            axes = [axis for _, factor_axes in factors for axis in factor_axes]
+            if not new_dims[dim] and used_axes.isdisjoint(axes):
+                new_dims[dim] = factors
                 used_axes.update(axes)
-        self.values.dims[owner, index] = tuple(after)
+        self.values.dims[owner, index] = tuple(new_dims)
 
     def forward(self, nodes: Sequence[Node]) -> None:
         """Learns the dims of results from those of operands, op by op."""
         for node in nodes:
             op = node.op
             if type(op.lowering) in _STEPS:
-                self._through(node, is_forward=True)
+                self._walk_regions(node, is_forward=True)
                 continue
             # An annotation states its dims, and ends the search if it leaves none open.
             if op.sharding is not None and not op.lowering.regions and node not in self.fixed:
@@ -295,28 +299,30 @@ class _Walk:
     def _forward(self, node: Node) -> None:
         """Learns one op's result dims from its operands' dims by their common words."""
         sources: dict[Sized, Factors] = {}
-        for number, operand in enumerate(node.operands):
+        for operand_index, operand in enumerate(node.operands):
             dims = self.dims(operand)
             if dims is not None:
-                _gather(
+                _collect_dims(
                     sources,
-                    self._flow(node).operands.get(number, ()),
-                    node.op.operands[number].shape,
+                    self._flow(node).operands.get(operand_index, ()),
+                    node.op.operands[operand_index].shape,
                     dims,
                 )
         if sources:
             for index, (words, meta) in enumerate(
                 zip(self._flow(node).results, node.op.metas, strict=False)
             ):
-                self.learn(node, index, _spread(sources, words, meta.shape))
+                self.learn(node, index, _dims_of_words(sources, words, meta.shape))
 
     def backward(self, nodes: Sequence[Node]) -> None:
         """Learns the dims of operands from those of results, the last op first."""
         for node in reversed(nodes):
             if type(node.op.lowering) in _STEPS:
-                self._through(node, is_forward=False)
+                self._walk_regions(node, is_forward=False)
             elif node.op.name in RESHAPES:
-                self.know(node.operands[0], self._reshaped(node, node.operands[0].meta.shape))
+                self.learn_value(
+                    node.operands[0], self._reshaped(node, node.operands[0].meta.shape)
+                )
             elif node.operands:
                 self._backward(node)
 
@@ -326,11 +332,12 @@ class _Walk:
         for index, meta in enumerate(node.op.metas):
             dims = self.values.dims.get((node, index))
             if dims is not None and index < len(self._flow(node).results):
-                _gather(sources, self._flow(node).results[index], meta.shape, dims)
+                _collect_dims(sources, self._flow(node).results[index], meta.shape, dims)
         if sources:
-            for number, words in self._flow(node).operands.items():
-                self.know(
-                    node.operands[number], _spread(sources, words, node.op.operands[number].shape)
+            for operand_index, words in self._flow(node).operands.items():
+                self.learn_value(
+                    node.operands[operand_index],
+                    _dims_of_words(sources, words, node.op.operands[operand_index].shape),
                 )
 
     def _flow(self, node: Node) -> DimWords:
@@ -338,54 +345,58 @@ class _Walk:
             self.flows[node] = flow_of(node.op.name, _shapes_of(node))
         return self.flows[node]
 
-    def _through(self, node: Node, *, is_forward: bool) -> None:
+    def _walk_regions(self, node: Node, *, is_forward: bool) -> None:
         """Learns dims through an op's regions: into them, through their ops in one direction, from
         the next carry to the carry, and out to the results (forward) or operands (backward)."""
-        inside = [
+        walkers = [
             _Walk(self.values.regions.setdefault((node, index), Values({}, {})), self.flows)
             for index in range(len(node.op.lowering.regions))
         ]
         # Into the regions, through their ops, from the next carry to the carry, and out again.
         entering, leaving, carried = _STEPS[type(node.op.lowering)](node)
-        for region, outside, value, num_rows in entering if is_forward else [*entering, *leaving]:
-            dims = self.dims(outside)
-            inside[region].know(value, dims and dims[num_rows:])
-            if outside in self.fixed:
-                inside[region].fixed.add(value)
-        for region, run in zip(node.op.lowering.regions, inside, strict=True):
-            (run.forward if is_forward else run.backward)(region.nodes)
-        for region, root, value in carried:
-            inside[region].know(value, inside[region].dims(root))
-        for region, outside, value, num_rows in leaving if is_forward else entering:
-            dims = inside[region].dims(value)
-            self.know(outside, dims and ((),) * num_rows + dims)
+        for region, outer_value, inner_value, num_rows in (
+            entering if is_forward else [*entering, *leaving]
+        ):
+            dims = self.dims(outer_value)
+            walkers[region].learn_value(inner_value, dims and dims[num_rows:])
+            if outer_value in self.fixed:
+                walkers[region].fixed.add(inner_value)
+        for region, walker in zip(node.op.lowering.regions, walkers, strict=True):
+            (walker.forward if is_forward else walker.backward)(region.nodes)
+        for region, root, inner_value in carried:
+            walkers[region].learn_value(inner_value, walkers[region].dims(root))
+        for region, outer_value, inner_value, num_rows in leaving if is_forward else entering:
+            dims = walkers[region].dims(inner_value)
+            self.learn_value(outer_value, dims and ((),) * num_rows + dims)
 
 
 _shape = operator.attrgetter("shape")
 
 
 def _owner(value: Value) -> tuple[Owner, int]:
-    """The op that computes a value, or the data that it is, and the value's index among the
-    results."""
+    """Returns (the op that computes a value, or the data itself; the index of the result)."""
     return (value.node, value.index) if type(value) is TupleElement else (value, 0)
 
 
-def _gather(sources: dict[Sized, Factors], words: Words, shape: Sequence[int], dims: Dims) -> None:
-    """Adds the known dims of a value by word and size; of several for a word the first counts."""
+def _collect_dims(
+    sources: dict[Sized, Factors], words: Words, shape: Sequence[int], dims: Dims
+) -> None:
+    """Adds the known dims of a value to `sources`, by word and size; earlier entries stay."""
     for word, size, factors in zip(words, shape, dims, strict=False):
         if word is not None and factors:
             sources.setdefault((word, size), factors)
 
 
-def _spread(sources: Mapping[Sized, Factors], words: Words, shape: Sequence[int]) -> Dims | None:
-    """The dims of a value with these words; None where none has axes."""
+def _dims_of_words(
+    sources: Mapping[Sized, Factors], words: Words, shape: Sequence[int]
+) -> Dims | None:
+    """Returns the dims of a value with these words; None if no dim has axes."""
     dims = tuple(map(sources.get, zip(words, shape, strict=False), itertools.repeat(())))
     return dims if len(dims) == len(shape) and any(dims) else None
 
 
 def _shapes_of(node: Node) -> OpShapes:
-    """The operands' indices, static arguments and shapes of a node; without names unless a `Call`
-    lowers it."""
+    """Returns a node as `OpShapes`; without named arguments unless a `Call` lowers it."""
     operands, results = list(map(_shape, node.op.operands)), list(map(_shape, node.op.metas))
     lowering: Lowering = node.op.lowering
     call = getattr(lowering, "call", lowering)  # of an op on padded operands
@@ -410,11 +421,11 @@ _Steps = tuple[list[_Step], list[_Step], list[tuple[int, Value, Value]]]
 
 
 def _of_loop(node: Node) -> _Steps:
-    """The steps into and out of the body of a loop, and those from an iteration's carry to the
-    next."""
+    """Returns the steps into and out of the body of a loop, and those from the next carry to the
+    carry."""
     loop = node.op.lowering
     assert isinstance(loop, Loop)
-    body, single = loop.body, loop.num_carried + loop.num_last
+    body, num_single = loop.body, loop.num_carried + loop.num_last
     entering = [
         _Step(0, *pair) for pair in zip(node.operands[: loop.num_fixed], body.inputs, strict=False)
     ]
@@ -422,10 +433,13 @@ def _of_loop(node: Node) -> _Steps:
         loop.operand_runs(), body.inputs[loop.num_fixed :], loop.xs, strict=True
     ):
         entering += [_Step(0, node.operands[index], inside, int(is_stack)) for index in run]
-    outside = results(node)
-    leaving = [_Step(0, *pair) for pair in zip(outside[:single], body.roots[:single], strict=True)]
-    for run, root, y in zip(loop.result_runs(), body.roots[single:], loop.ys, strict=True):
-        leaving += [_Step(0, outside[index], root, int(y.is_stack)) for index in run]
+    loop_results = results(node)
+    leaving = [
+        _Step(0, *pair)
+        for pair in zip(loop_results[:num_single], body.roots[:num_single], strict=True)
+    ]
+    for run, root, y in zip(loop.result_runs(), body.roots[num_single:], loop.ys, strict=True):
+        leaving += [_Step(0, loop_results[index], root, int(y.is_stack)) for index in run]
     return entering, leaving, _carried(0, body, loop.num_constants, loop.num_carried)
 
 
@@ -443,6 +457,7 @@ def _of_while(node: Node) -> _Steps:
 def _carried(
     index: int, body: Region, num_constants: int, num_carried: int
 ) -> list[tuple[int, Value, Value]]:
+    """Returns (region index, next carry, carry) for each carried value."""
     return [
         (index, *pair)
         for pair in zip(body.roots[:num_carried], body.inputs[num_constants:], strict=False)
@@ -460,8 +475,8 @@ def _of_regions(node: Node) -> _Steps:
 
 
 def _entering(node: Node) -> list[_Step]:
-    """The steps into an op's regions. Each region takes the last operands of the op: all of them,
-    or those behind the condition of a branch."""
+    """Returns the steps into an op's regions. Each region takes the last operands of the op: all of
+    them, or those behind the condition of a branch."""
     return [
         _Step(index, *pair)
         for index, region in enumerate(node.op.lowering.regions)

@@ -76,7 +76,7 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
             program, len(graph.mesh.device_ids), lambda: _arguments(program, graph), vectors
         )
     except jax.errors.JaxRuntimeError as error:
-        raise failing.about(graph, program, failing.explain(program, error)) from error
+        raise failing.with_nodes(graph, program, failing.explain(program, error)) from error
     return _outputs(program, graph, result, ref(program))
 
 

@@ -488,7 +488,7 @@ def graph_of(
         is_last = dies(device_data) and device_data not in aside
         onto.append(written_over(device_data, shardings[-1], requested) if is_last else None)
         # Data that no tensor holds may be overwritten by any result, not only by its own storage's.
-        if is_last and device_data.is_unheld():
+        if is_last and device_data.is_unreferenced():
             free.add(device_data)
     donated = [root_index is not None for root_index in onto]
     dead = set(filter(dies, passed))
@@ -524,7 +524,7 @@ def _donate_passed(
             not donated[i]
             and free[kinds[i]] > 0
             and device_data in dead
-            and not device_data.is_held()
+            and not device_data.is_lent()
         ):
             free[kinds[i]] -= 1
             donated[i] = True

@@ -151,7 +151,9 @@ def _settle_by_host(storage: Storage) -> None:
     with LOCK:
         # In a plan a value may be larger: nothing runs, so that only the host can know it.
         largest = on_host.LARGEST if recording.value is None else on_host.LARGEST_IN_A_PLAN
-        nodes = on_host.constant(storage.value) or on_host.few_small(storage.value, largest)
+        nodes = on_host.constant_ops(storage.value) or on_host.host_computable_ops(
+            storage.value, largest
+        )
         if nodes is not None:
             storage.settle(on_host.computed(storage.value, nodes))
 
@@ -191,7 +193,7 @@ def leased(
     """
     observing = active_observation.value
     if observing is not None and (
-        storage.meta.numel > 1 or on_host.constant(storage.value) is None
+        storage.meta.numel > 1 or on_host.constant_ops(storage.value) is None
     ):
         observing.reads.append(f"{call} at {user_line()}")
     lease = lent_to(
@@ -248,8 +250,10 @@ def lent_to(
                     return Lease(device_data, host, None, None, device_data.sharding)
                 is_small = len(rows) * device_data.meta.nbytes <= _SMALL
                 with_store = with_store or (is_small and transfer.is_readable_here(rows.placed()))
-            array, row = device_data.held() if with_store else (None, None)
-            array, lies_as = device_data.lying() if array is None else (array, device_data.sharding)
+            array, row = device_data.buffer_and_row() if with_store else (None, None)
+            array, lies_as = (
+                device_data.block_buffer() if array is None else (array, device_data.sharding)
+            )
             lender.lend(array)
             return Lease(device_data, None, array, row, lies_as)
 

@@ -23,8 +23,8 @@ class EvenCut:
 
 
 def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> EvenCut | None:
-    """Returns the cut of an array stored so, or None where it is replicated, cut along several
-    dims, or unevenly."""
+    """Returns the cut of an array of this sharding; None if it is replicated, cut along several
+    dims, or cut unevenly."""
     if (
         sharding is None
         or sharding.memory != DEVICE
@@ -32,28 +32,32 @@ def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> EvenCut | None:
         or sharding.padded_shape(shape) != shape
     ):
         return None
-    dims = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
-    if len(dims) != 1:
+    sharded_dims = [dim for dim, dim_spec in enumerate(sharding.spec.dims) if dim_spec.axes]
+    if len(sharded_dims) != 1:
         return None
-    return EvenCut(dims[0], len(shape), sharding.with_spec(Spec((sharding.spec.dims[dims[0]],))))
+    return EvenCut(
+        sharded_dims[0],
+        len(shape),
+        sharding.with_spec(Spec((sharding.spec.dims[sharded_dims[0]],))),
+    )
 
 
 def to_rows(array: jax.Array, cut: EvenCut) -> jax.Array:
-    """(..., shards * n, ...) -> (shards, n * ...), each row on the devices that hold it; nothing
-    moves."""
-    count = cut.rows.tiles(1)[0]
+    """Returns (..., shards * n, ...) as (shards, n * ...), each row on the devices of its shard:
+    nothing moves."""
+    num_shards = cut.rows.tiles(1)[0]
     rows = rearrange(
         jnp.moveaxis(array, cut.dim, 0).reshape(array.shape[cut.dim], -1),
         "(p n) m -> p (n m)",
-        p=count,
+        p=num_shards,
     )
     return constrain(rows, cut.rows)
 
 
 def from_rows(rows: jax.Array, cut: EvenCut, shape: tuple[int, ...]) -> jax.Array:
-    """The inverse of `to_rows` for an unsharded array."""
-    moved = (shape[cut.dim], *shape[: cut.dim], *shape[cut.dim + 1 :])
-    return jnp.moveaxis(rows.reshape(moved), 0, cut.dim)
+    """Returns the array of this shape from its unsharded rows: the inverse of `to_rows`."""
+    moved_shape = (shape[cut.dim], *shape[: cut.dim], *shape[cut.dim + 1 :])
+    return jnp.moveaxis(rows.reshape(moved_shape), 0, cut.dim)
 
 
 def gather(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> list[jax.Array]:

@@ -14,8 +14,8 @@ from .value import DEVICE, HOST, Sharding
 
 
 def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """Constrains the sharding of an intermediate value; an uneven dim is padded for it and sliced
-    again."""
+    """Returns a value with its sharding constrained, padded for it along uneven dims and sliced
+    back."""
     padded = pad(array, sharding, array.shape)
     target = near(sharding).in_program()
     result = in_memory(
@@ -25,12 +25,12 @@ def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
 
 
 def near(sharding: Sharding) -> Sharding:
-    """Returns the same sharding in the memory in which programs compute."""
+    """Returns the same sharding in device memory, in which programs compute."""
     return sharding if sharding.memory == DEVICE else sharding.with_spec(sharding.spec)
 
 
 def in_memory(array: jax.Array, memory: str) -> jax.Array:
-    """Returns the value in that memory."""
+    """Returns the value in this memory, moved if it is in the other."""
     space = HOST if memory == HOST else DEVICE
     if space_of(array) == space:
         return array
@@ -40,7 +40,7 @@ def in_memory(array: jax.Array, memory: str) -> jax.Array:
 
 
 def space_of(array: jax.Array) -> str:
-    """The memory kind of a traced array: `HOST` or `DEVICE`."""
+    """Returns the memory kind of a traced array: `HOST` or `DEVICE`."""
     return HOST if jax.typeof(array).memory_space == jax.memory.Space.Host else DEVICE
 
 
@@ -48,7 +48,7 @@ _is_body = PerThread(False)  # whether the thread traces the body of a loop
 
 
 def body() -> AbstractContextManager[None]:
-    """Marks the ops traced inside as the body of a loop or a branch."""
+    """Returns a context that marks the ops traced in it as the body of a loop or a branch."""
     return _is_body.held(True)
 
 
@@ -68,7 +68,7 @@ def on_device(array: jax.Array) -> jax.Array:
 
 
 def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns the logical array of a padded one."""
+    """Returns an array without its padding: its first elements, of this shape."""
     return (
         array
         if array.shape == shape
@@ -82,14 +82,14 @@ def pad(array: jax.Array, sharding: Sharding | None, shape: tuple[int, ...]) -> 
     physical = shape if sharding is None else sharding.padded_shape(shape)
     if physical != shape:
         return jnp.pad(
-            array, [(0, wide - narrow) for wide, narrow in zip(physical, shape, strict=True)]
+            array, [(0, padded - size) for padded, size in zip(physical, shape, strict=True)]
         )
-    return array if sharding is None else _apart(array, sharding)
+    return array if sharding is None else _with_copied_source(array, sharding)
 
 
-def _apart(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """Returns the array; a slice is taken of a copy of its source instead (XLA removes the copy
-    after partitioning).
+def _with_copied_source(array: jax.Array, sharding: Sharding) -> jax.Array:
+    """Returns the array, a slice as a slice of a copy of its source (XLA removes the copy after
+    partitioning).
 
     A slice may have shards of the same size as its source. XLA then takes both for one array and
     caches its resharding, so that the second of the two to be resharded gets the shape of the first
@@ -97,20 +97,21 @@ def _apart(array: jax.Array, sharding: Sharding) -> jax.Array:
     """
     if not is_slice(array):
         return array
-    made_by = _made_by(array)
-    (source,) = made_by.in_tracers
+    slice_eqn = _eqn_of(array)
+    (source,) = slice_eqn.in_tracers
     is_open = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * array.ndim)
     copy = jax.lax.with_sharding_constraint(
         source, NamedSharding(sharding.in_program().mesh, is_open)
     )
-    return made_by.primitive.bind(copy, **made_by.params)
+    return slice_eqn.primitive.bind(copy, **slice_eqn.params)
 
 
 def is_slice(array: jax.Array) -> bool:
     """True for a value of a program that is a slice of another one."""
-    made_by = _made_by(array)
-    return made_by is not None and made_by.primitive.name == "slice"
+    eqn = _eqn_of(array)
+    return eqn is not None and eqn.primitive.name == "slice"
 
 
-def _made_by(array: jax.Array) -> Any:
-    return getattr(array, "parent", None)  # inputs and constants have none
+def _eqn_of(array: jax.Array) -> Any:
+    """Returns the jaxpr equation that computes a traced array; None for inputs and constants."""
+    return getattr(array, "parent", None)

@@ -90,6 +90,7 @@ def _lower_report(
     *,
     callback: Callable[[xla_client.HloSharding], None],
 ) -> list[ir.Value]:
+    """Lowers `report_sharding` to XLA's custom call `InspectSharding`; the value stays as it is."""
     key = xla_client.encode_inspect_sharding_callback(callback)
     # The program has the callback's address alone, and must keep it alive.
     context.module_context.add_keepalive(callback)
@@ -100,7 +101,7 @@ def _lower_report(
 mlir.register_lowering(_report_p, _lower_report)
 
 
-def as_chosen(tiling: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
+def reported_sharding(tiling: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
     """Returns the partitioner's report of a value in a program over this mesh as a jax sharding."""
     return GSPMDSharding(
         list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in.value)), tiling
@@ -168,8 +169,8 @@ def hide(module: Any) -> None:
                     op.operands[0] = hlo.OptimizationBarrierOp([op.operands[0]]).results[0]
             else:
                 with op.location, ir.InsertionPoint.after(op):
-                    hidden = hlo.OptimizationBarrierOp([result])
-                result.replace_all_uses_except(hidden.results[0], hidden.operation)
+                    barrier = hlo.OptimizationBarrierOp([result])
+                result.replace_all_uses_except(barrier.results[0], barrier.operation)
 
 
 def _is_complex(value: ir.Value) -> bool:
@@ -209,11 +210,12 @@ def mark_manual_sorts(module: ir.Module) -> None:
 def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
     """Returns a function that is True for an op in a fully manual region, or in a function that
     only such regions call."""
-    texts = [str(mesh.attributes["mesh"]) for mesh in ops_of(module, "sdy.mesh")]
-    sizes = [
-        {axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', text)} for text in texts
+    mesh_texts = [str(mesh.attributes["mesh"]) for mesh in ops_of(module, "sdy.mesh")]
+    mesh_sizes = [
+        {axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', text)}
+        for text in mesh_texts
     ]
-    num_devices = max((math.prod(mesh.values()) for mesh in sizes), default=0)
+    num_devices = max((math.prod(mesh.values()) for mesh in mesh_sizes), default=0)
 
     def is_manual(op: Any) -> bool:
         """True if all devices are split by the manual axes around the op, or around all calls of
@@ -224,20 +226,23 @@ def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
                 # Meshes may share the name of an axis: the smallest size counts, as a region not
                 # known to be manual is left to the partitioner.
                 if (
-                    math.prod(min(mesh[axis] for mesh in sizes if axis in mesh) for axis in axes)
+                    math.prod(
+                        min(mesh[axis] for mesh in mesh_sizes if axis in mesh) for axis in axes
+                    )
                     == num_devices
                 ):
                     return True
             op = op.parent.operation
-        return function_of(op) in functions
+        return function_of(op) in manual_functions
 
-    # The functions all of whose calls are in manual regions, or in such functions.
+    # `manual_functions` grows to all functions whose calls are all in manual regions or in
+    # functions of this set.
     callers: dict[str, list[ir.Operation]] = {}
     for call in ops_of(module, "func.call"):
         callers.setdefault(callee_of(call), []).append(call)
-    functions: set[str] = set()
+    manual_functions: set[str] = set()
     while (
-        more := {
+        new_functions := {
             name
             for name, calls in callers.items()
             if all(
@@ -245,14 +250,14 @@ def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
                 for call in calls
             )
         }
-        - functions
+        - manual_functions
     ):
-        functions |= more
+        manual_functions |= new_functions
     return is_manual
 
 
 def ops_of(module: ir.Module, *names: str) -> list[ir.Operation]:
-    """The ops of a lowered program, in their order: those of these names, or all."""
+    """Returns the ops of a lowered program in order: those of these names, or all without names."""
     ops: list[ir.Operation] = []
 
     def collect(op: ir.Operation) -> ir.WalkResult:
@@ -265,19 +270,19 @@ def ops_of(module: ir.Module, *names: str) -> list[ir.Operation]:
 
 
 def function_of(op: Any) -> str:
-    """The name of the function that contains an op."""
+    """Returns the name of the function that contains an op."""
     while op.name != "func.func":
         op = op.parent.operation
     return str(op.attributes["sym_name"].value)
 
 
 def callee_of(call: Any) -> str:
-    """The name of the function that an op calls."""
+    """Returns the name of the function that an op calls."""
     return str(call.attributes["callee"].value)
 
 
 def _is_manual_part(owner: ir.Operation | ir.OpView | ir.Block) -> bool:
-    """True for an op that takes the parts of the devices into a fully manual region."""
+    """True for an op by which GSPMD passes an array into a fully manual region."""
     attributes = getattr(owner, "attributes", {})  # the owner of an argument is a block
     names = "call_target_name", "mhlo.sharding"
     return [attributes[name].value for name in names if name in attributes] == [
@@ -287,13 +292,12 @@ def _is_manual_part(owner: ir.Operation | ir.OpView | ir.Block) -> bool:
 
 
 def mesh_names(module: ir.Module) -> list[str]:
-    """The names of a module's meshes; none under GSPMD."""
+    """Returns the names of a module's meshes; none under GSPMD."""
     return [str(mesh.attributes["sym_name"]).strip('"') for mesh in ops_of(module, "sdy.mesh")]
 
 
 def replicated(value: Any, meshes: Sequence[str]) -> ir.Value:
-    """The value, constrained to be replicated. meshes: the names of the module's; none under
-    GSPMD."""
+    """Returns the value constrained to be replicated. meshes: `mesh_names` of the module."""
     if meshes:
         dims = ", ".join(["{}"] * value.type.rank)
         return sdy.ShardingConstraintOp(
@@ -305,7 +309,7 @@ def replicated(value: Any, meshes: Sequence[str]) -> ir.Value:
 
 
 def _custom_call(target: str, value: ir.Value, *, backend_config: str) -> ir.OpView:
-    """A call of one of XLA's own targets with a side effect, whose result has the operand's
+    """Returns a call of one of XLA's own targets, with a side effect and a result of the operand's
     type."""
     text = ir.StringAttr.get(backend_config)
     return hlo.CustomCallOp(

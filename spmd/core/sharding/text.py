@@ -23,32 +23,32 @@ class Tiling(NamedTuple):
 
 
 def spell(tiling: Tiling, *, iota: bool = False) -> str:
-    """Returns the text of a tiling; iota: devices as a reshaped and transposed count from 0, where
-    they are one."""
+    """Returns the text of a tiling. iota: devices as a reshaped and transposed count from 0, if
+    they have that form."""
     if tiling.copies == len(tiling.devices):
         return "{replicated}"
     if tiling.sums == len(tiling.devices):
         return "{unreduced}"
-    last = {"unreduced": tiling.sums, "replicated": tiling.copies}
-    last = {kind: size for kind, size in last.items() if size > 1}
-    sizes = ",".join(map(str, (*tiling.tiles, *last.values())))
-    tail = (
-        f" last_tile_dims={{{', '.join(last)}}}"
+    last_dims = {"unreduced": tiling.sums, "replicated": tiling.copies}
+    last_dims = {kind: size for kind, size in last_dims.items() if size > 1}
+    sizes = ",".join(map(str, (*tiling.tiles, *last_dims.values())))
+    suffix = (
+        f" last_tile_dims={{{', '.join(last_dims)}}}"
         if tiling.sums > 1
         else " last_tile_dim_replicate"
-        if last
+        if last_dims
         else ""
     )
     devices = _as_iota(tiling.devices) if iota else None
-    return f"{{devices=[{sizes}]{devices or ','.join(map(str, tiling.devices))}{tail}}}"
+    return f"{{devices=[{sizes}]{devices or ','.join(map(str, tiling.devices))}{suffix}}}"
 
 
 def _as_iota(devices: tuple[int, ...]) -> str | None:
-    """Returns a list of devices in the iota form, or None where it has none: 0,2,1,3 is
+    """Returns a list of devices in the iota form, or None if it has none: 0,2,1,3 is
     `<=[2,2]T(1,0)`."""
     ids, dims = np.array(devices), list[tuple[int, int]]()  # (stride, size), the outermost first
     while ids.size > 1:
-        # Splits off the innermost dim that is left: a run of equal steps.
+        # Splits off the innermost remaining dim: a run of equal steps.
         stride = int(ids[1] - ids[0])
         breaks = np.flatnonzero(np.diff(ids) != stride)
         size = int(breaks[0]) + 1 if breaks.size else ids.size

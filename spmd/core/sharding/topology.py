@@ -41,13 +41,12 @@ def standing_in(target: Target) -> AbstractContextManager[None]:
 
 @functools.cache
 def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
-    """Every device; a device's ordinal is its place here. Starts jax's backend where there is no
-    target.
+    """Returns every device, by ordinal. Starts jax's backend unless a target is named.
 
-    Raises ValueError for a target that is not known.
+    Raises ValueError for an unknown target.
     """
     if target is None or not is_simulated(target):
-        # jax tries it wherever it is installed, for a GPU as well
+        # jax loads libtpu wherever it is installed, also on a machine with a GPU.
         prepare_libtpu(has_tpu=num_tpu_chips() > 0)
     with loading_plugins():
         return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
@@ -58,8 +57,8 @@ PLUGINS = {"cuda": 'pip install "jax[cuda12]"', "tpu": 'pip install "jax[tpu]"'}
 
 
 def _devices_here() -> Sequence[jax.Device]:
-    """The devices of the platform that the environment names. Raises RuntimeError, with advice, if
-    it is missing."""
+    """Returns the devices of the platform that the environment names; raises RuntimeError, with
+    advice, if it is missing."""
     platform = (jax.config.jax_platforms or "").partition(",")[0]  # type: ignore[attr-defined]
     try:
         return jax.devices()
@@ -77,20 +76,20 @@ def _devices_here() -> Sequence[jax.Device]:
 
 
 def _devices(target: Target) -> Sequence[jax.Device]:
-    """The devices of a target: those here, simulated ones, described GPUs, or a TPU slice described
-    by libtpu."""
+    """Returns the devices of a target: those here, simulated ones, described GPUs, or a TPU slice
+    described by libtpu."""
     if target is None:
         return _devices_here()
     if is_simulated(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
         return client.devices()
-    count, kind, name, num_in_slice = _parsed(target)
+    num_slices, kind, name, num_in_slice = _parsed(target)
     if num_in_slice is not None and kind in GPU_DESCRIPTIONS:
-        return _gpus(target, count, num_in_slice)
+        return _gpus(target, num_slices, num_in_slice)
     try:
         # A chip is one device, as jax has it on real ones: a v4's two cores would else be two.
         options = {"chip_config_name": "megacore"} if kind == "v4" else {}
-        return topologies.get_topology_desc(name, "tpu", num_slices=count, **options).devices
+        return topologies.get_topology_desc(name, "tpu", num_slices=num_slices, **options).devices
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with '
@@ -100,13 +99,13 @@ def _devices(target: Target) -> Sequence[jax.Device]:
         ) from error
 
 
-def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
-    """The GPUs of this number of nodes, each a process and a slice."""
+def _gpus(target: str, num_nodes: int, gpus_per_node: int) -> Sequence[jax.Device]:
+    """Returns the GPUs of this number of nodes, each a process and a slice."""
     prepare_cuda()
     text = GPU_DESCRIPTIONS[_parsed(target).kind]
     try:
-        described = topologies.get_topology_desc(
-            platform="cuda", target_config=text, topology=f"{nodes}x1x{size}"
+        description = topologies.get_topology_desc(
+            platform="cuda", target_config=text, topology=f"{num_nodes}x1x{gpus_per_node}"
         )
     except (RuntimeError, NotImplementedError, ValueError) as error:
         raise ValueError(
@@ -114,7 +113,7 @@ def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
             f"a driver: {extras.install_command('gpu-plan')}. If it is installed, jax has given "
             f"it up: set JAX_PLATFORMS=cpu before jax starts, or import spmd before. {error}"
         ) from error
-    return described.devices
+    return description.devices
 
 
 # The GPUs of targets by their names, as XLA's compiler takes them (`spmd/mesh/gpus.py`).
@@ -122,7 +121,7 @@ GPU_DESCRIPTIONS: dict[str, str] = {}
 _SLICES = re.compile(r"([1-9]\d*)x(?=[a-z])")
 
 
-# of the torus of chips
+# The number of dims of the torus of chips, by kind.
 _DIMS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 
 
@@ -143,7 +142,7 @@ def _parsed(target: str) -> _Parsed:
             f'target: expected text such as "v5e:2x4" or "cpu:8", or None, got {target!r}'
         )
     match = _SLICES.match(target)
-    count, name = (1, target) if match is None else (int(match[1]), target[match.end() :])
+    num_slices, name = (1, target) if match is None else (int(match[1]), target[match.end() :])
     kind, _, chips = name.partition(":")
     if kind == "v5" or (
         kind in _DIMS and "x" in chips and len(chips.split("_")[0].split("x")) != _DIMS[kind]
@@ -155,8 +154,8 @@ def _parsed(target: str) -> _Parsed:
         )
     is_counted = (kind == "cpu" or kind in GPU_DESCRIPTIONS) and chips.isdigit() and int(chips) > 0
     if is_counted and kind == "cpu":
-        check_simulated(count * int(chips), f"target: {target!r}")
-    return _Parsed(count, kind, name, int(chips) if is_counted else None)
+        check_simulated(num_slices * int(chips), f"target: {target!r}")
+    return _Parsed(num_slices, kind, name, int(chips) if is_counted else None)
 
 
 def check_simulated(count: int, subject: str) -> None:
@@ -175,15 +174,15 @@ def is_simulated(target: str) -> bool:
 
 
 def num_devices(target: Target) -> int:
-    """The number of devices; simulated ones and GPUs need not be made for it."""
+    """Returns the number of devices, without creating simulated ones and GPUs."""
     if target is None or (parsed := _parsed(target)).num_in_slice is None:
         return len(all_devices(target))
     return parsed.slices * parsed.num_in_slice
 
 
 def slices(target: Target = None) -> tuple[int, ...]:
-    """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the
-    slices.
+    """Returns the slice of each device, by ordinal. Devices of a slice are linked fast; a network
+    links the slices.
 
     TPUs report their slices; TPUs without a report are one slice, on however many hosts. Elsewhere
     the devices of one process are a slice. `config.num_slices` sets the number of slices, of equal
@@ -218,7 +217,7 @@ def _ordinals(target: Target) -> dict[jax.Device, int]:
 
 
 def ordinal(device: jax.Device, target: Target = None) -> int:
-    """The ordinal of a jax device."""
+    """Returns the ordinal of a jax device."""
     return _ordinals(target)[device]
 
 

@@ -39,7 +39,7 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
                 with op.location, ir.InsertionPoint(op):
                     # A region of one op, its return, overwrites; others combine.
                     if len(op.regions[0].blocks[0].operations) > 1:
-                        _combine_apart(op)
+                        _combine_after(op)
                         _pad_rows(op, num_devices)
                     elif _num_scattered(op) > 1:  # it has no identity: its index is hidden
                         op.operands[1] = hlo.OptimizationBarrierOp([op.operands[1]]).results[0]
@@ -63,32 +63,34 @@ def replicate_indices(module: ir.Module) -> None:
 
 
 def _num_scattered(op: ir.Operation) -> int:
+    """Returns the number of the operand's dims that a scatter indexes, batches included."""
     numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     return len(numbers.scattered_dims_to_operand_dims) + len(numbers.input_batching_dims)
 
 
-def _combine_apart(op: ir.Operation) -> None:
-    """Starts a scatter from its combiner's identity, and combines the operand with its result."""
-    operand, total, combine = (
+def _combine_after(op: ir.Operation) -> None:
+    """Rewrites a scatter to start from its combiner's identity; the operand is combined with the
+    result."""
+    operand, result, combiner = (
         op.operands[0],
         op.results[0],
         op.regions[0].blocks[0].operations[0].name,
     )
-    if combine not in _IDENTITIES or len(op.results) > 1 or _num_scattered(op) == 1:
+    if combiner not in _IDENTITIES or len(op.results) > 1 or _num_scattered(op) == 1:
         return
-    identity = _IDENTITIES[combine](total.type.element_type)
-    if combine == "stablehlo.add" and _is_zero(operand):
+    identity = _IDENTITIES[combiner](result.type.element_type)
+    if combiner == "stablehlo.add" and _is_zero(operand):
         return
     op.operands[0] = hlo.broadcast_in_dim(
-        total.type, _scalar(total, identity), ir.DenseI64ArrayAttr.get([])
+        result.type, _scalar(result, identity), ir.DenseI64ArrayAttr.get([])
     )
     with ir.InsertionPoint.after(op):
-        combined = ir.Operation.create(combine, [total.type], [total, operand])
-    total.replace_all_uses_except(combined.result, combined)
+        combined = ir.Operation.create(combiner, [result.type], [result, operand])
+    result.replace_all_uses_except(combined.result, combined)
 
 
 def _bound(kind: Any, *, is_lowest: bool) -> float:
-    """The least or the greatest value of an element type."""
+    """Returns the least or the greatest value of an element type."""
     if not isinstance(kind, ir.IntegerType):
         return -math.inf if is_lowest else math.inf
     is_signed = not kind.is_unsigned and kind.width > 1
@@ -107,6 +109,7 @@ _IDENTITIES: Mapping[str, Callable[[Any], float]] = {
 
 
 def _is_zero(value: ir.Value) -> bool:
+    """True for a constant filled with zeros, also behind broadcasts and conversions."""
     owner: Any = value.owner
     while getattr(owner, "name", "") in ("stablehlo.broadcast_in_dim", "stablehlo.convert"):
         owner = owner.operands[0].owner
@@ -125,33 +128,33 @@ def _pad_rows(op: ir.Operation, multiple: int) -> None:
         list(scatter.updates),
         numbers.scatter_indices_batching_dims,
     )
-    in_index = [dim for dim in range(index.type.rank) if dim != numbers.index_vector_dim]
-    in_updates = [
+    index_dims = [dim for dim in range(index.type.rank) if dim != numbers.index_vector_dim]
+    update_dims = [
         dim for dim in range(updates[0].type.rank) if dim not in numbers.update_window_dims
     ]
     # Batching dims are split together with the operand's, or not at all.
-    rows = [dims for dims in zip(in_index, in_updates, strict=True) if dims[0] not in batching]
+    rows = [dims for dims in zip(index_dims, update_dims, strict=True) if dims[0] not in batching]
     if all(index.type.shape[dim] % multiple == 0 for dim, _ in rows):
         return
-    (first, first_in_updates), num_merged = rows[0], len(rows) - 1
-    if num_merged and rows[-1] == (first + num_merged, first_in_updates + num_merged):
-        # Merged, as each by itself might be short: then padding would be most of it.
-        index = _merge(index, first, num_merged)
-        updates = [_merge(update, first_in_updates, num_merged) for update in updates]
+    (first_row_dim, first_update_dim), num_merged = rows[0], len(rows) - 1
+    if num_merged and rows[-1] == (first_row_dim + num_merged, first_update_dim + num_merged):
+        # Merges them, as padding would be most of a short dim.
+        index = _merge(index, first_row_dim, num_merged)
+        updates = [_merge(update, first_update_dim, num_merged) for update in updates]
         vector = numbers.index_vector_dim
         numbers = hlo.ScatterDimensionNumbers.get(
-            [dim - num_merged * (dim > first_in_updates) for dim in numbers.update_window_dims],
+            [dim - num_merged * (dim > first_update_dim) for dim in numbers.update_window_dims],
             numbers.inserted_window_dims,
             numbers.input_batching_dims,
-            [dim - num_merged * (dim > first) for dim in batching],
+            [dim - num_merged * (dim > first_row_dim) for dim in batching],
             numbers.scattered_dims_to_operand_dims,
-            vector - num_merged * (vector > first),
+            vector - num_merged * (vector > first_row_dim),
         )
         rows = rows[:1]
     past_end = max(op.operands[0].type.shape)
-    for dim, in_update in rows:
+    for dim, update_dim in rows:
         index = _pad(_wide(index), dim, multiple, past_end)
-        updates = [_pad(update, in_update, multiple, 0) for update in updates]
+        updates = [_pad(update, update_dim, multiple, 0) for update in updates]
     padded = hlo.ScatterOp(
         [result.type for result in op.results],
         list(scatter.inputs),
@@ -167,29 +170,29 @@ def _pad_rows(op: ir.Operation, multiple: int) -> None:
     op.erase()
 
 
-def _merge(value: ir.Value, first: int, num_merged: int) -> ir.Value:
-    """Merges a dim with this number of dims behind it."""
-    shape, end = value.type.shape, first + num_merged + 1
+def _merge(value: ir.Value, dim: int, num_merged: int) -> ir.Value:
+    """Returns the value with a dim merged with this number of dims behind it."""
+    shape, end = value.type.shape, dim + num_merged + 1
     return hlo.reshape(
-        _typed(value, [*shape[:first], math.prod(shape[first:end]), *shape[end:]]), value
+        _typed(value, [*shape[:dim], math.prod(shape[dim:end]), *shape[end:]]), value
     )
 
 
 def _pad(value: ir.Value, dim: int, multiple: int, filler: int) -> ir.Value:
-    """Pads the end of a dim to a multiple."""
+    """Returns the value with the end of a dim padded to a multiple."""
     zeros = [0] * value.type.rank
     high = [-size % multiple * (axis == dim) for axis, size in enumerate(value.type.shape)]
     return hlo.pad(value, _scalar(value, filler), zeros, high, zeros)
 
 
 def _scalar(like: ir.Value, number: float) -> ir.Value:
-    """A number in the dtype of a value."""
+    """Returns a scalar in the dtype of a value."""
     buffer: Any = np.array(number)  # numpy's own types do not say that it is a buffer
     return hlo.convert(_typed(like, []), hlo.constant(ir.DenseElementsAttr.get(buffer)))
 
 
 def _wide(index: ir.Value) -> ir.Value:
-    """The index in a dtype that has a number past the end."""
+    """Returns the index in a dtype that has a number past the end."""
     is_narrow = index.type.element_type.width < 32
     return (
         hlo.convert(_typed(index, index.type.shape, ir.IntegerType.get_signless(32)), index)

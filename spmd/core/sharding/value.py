@@ -80,7 +80,7 @@ class Spec(NamedTuple):
             if is_single
             else dim
             if dim.is_open
-            else Dim(tuple([n for n in dim.axes if sizes[n] > 1]))
+            else Dim(tuple([axis for axis in dim.axes if sizes[axis] > 1]))
             for dim in self.dims
         ]
         while dims and dims[-1] == UNSHARDED:
@@ -97,10 +97,11 @@ class Spec(NamedTuple):
     def entries(self, rank: int) -> tuple[object, ...]:
         """Returns the spec as a user writes it, per dim: an axis, a tuple of axes, None, or
         UNCONSTRAINED."""
-        return tuple([_op(dim) for dim in self.dims]) + (None,) * (rank - len(self.dims))
+        return tuple([_entry(dim) for dim in self.dims]) + (None,) * (rank - len(self.dims))
 
 
-def _op(dim: Dim) -> object:
+def _entry(dim: Dim) -> object:
+    """Returns a dim as a user writes it: an axis, a tuple of axes, None, or UNCONSTRAINED."""
     if dim.is_open:
         return UNCONSTRAINED
     return None if not dim.axes else dim.axes[0] if len(dim.axes) == 1 else dim.axes
@@ -108,7 +109,7 @@ def _op(dim: Dim) -> object:
 
 def jax_spec(dims: Sequence[Dim]) -> PartitionSpec:
     """Returns the dims as jax's PartitionSpec."""
-    return PartitionSpec(*map(_op, dims))
+    return PartitionSpec(*map(_entry, dims))
 
 
 # --- the sharding ---------------------------------------------------------------------------------
@@ -202,12 +203,16 @@ class Sharding:
         ids = np.moveaxis(
             np.array(self.device_ids).reshape(self.mesh_shape), axes, range(len(axes))
         )
-        shape = tuple(1 if axis in axes else size for axis, size in enumerate(self.mesh_shape))
-        devices = ids.reshape(math.prod(ids.shape[: len(axes)]), -1).tolist()
+        block_shape = tuple(
+            1 if axis in axes else size for axis, size in enumerate(self.mesh_shape)
+        )
+        block_ids = ids.reshape(math.prod(ids.shape[: len(axes)]), -1).tolist()
         spec = self.spec._replace(stack=())
         return [
-            Sharding.of(tuple(block), shape, self.axis_names, spec, self.memory, self.target)
-            for block in devices
+            Sharding.of(
+                tuple(device_ids), block_shape, self.axis_names, spec, self.memory, self.target
+            )
+            for device_ids in block_ids
         ]
 
     def replicated(self) -> "Sharding":
@@ -259,22 +264,26 @@ class Sharding:
         groups = _in_order(np.array(devices), sums, copies)
         for mesh in meshes:
             for *axes, unreduced in mesh.specs((*tiles, sums)):
-                named = mesh.with_spec(Spec.of(*axes)._replace(unreduced=unreduced), memory)
-                if named._groups() == groups:
-                    return named
-        # No mesh has it: an axis for each dim, one for summands, one for copies.
+                candidate = mesh.with_spec(Spec.of(*axes)._replace(unreduced=unreduced), memory)
+                if candidate._groups() == groups:
+                    return candidate
+        # No mesh expresses it: an axis for each dim, one for summands, one for copies.
         sizes = {f"dim{i}": size for i, size in enumerate(tiles)} | {"sums": sums}
-        cut = {axis: size for axis, size in sizes.items() if size > 1} | {"copies": copies}
+        axis_sizes = {axis: size for axis, size in sizes.items() if size > 1} | {"copies": copies}
         dims = tuple(Dim((f"dim{i}",) if size > 1 else ()) for i, size in enumerate(tiles))
         spec = Spec(dims, ("sums",) if sums > 1 else ())
-        return Sharding.of(groups, tuple(cut.values()), tuple(cut), spec, memory, target)
+        return Sharding.of(
+            groups, tuple(axis_sizes.values()), tuple(axis_sizes), spec, memory, target
+        )
 
     def specs(self, tiles: tuple[int, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
         """Yields every choice of this mesh's axes for the dims of an array that divides the dims
         into these numbers of tiles."""
-        size = {axis: n for axis, n in self.mesh_axes().items() if n > 1}
+        size_of = {
+            axis: num_devices for axis, num_devices in self.mesh_axes().items() if num_devices > 1
+        }
 
-        return _splits(tiles, size)
+        return _splits(tiles, size_of)
 
     @property
     def platform(self) -> str:
@@ -293,7 +302,7 @@ class Sharding:
         return self._jax
 
     def _reduced_dims(self) -> tuple[Dim, ...]:
-        """The dims of a spec without unreduced axes."""
+        """Returns the dims of the spec; raises NotImplementedError if it has unreduced axes."""
         if self.spec.unreduced:
             raise NotImplementedError(
                 f"{self!r}: an array cannot be constrained to be unreduced over a mesh axis: jax "
@@ -303,12 +312,12 @@ class Sharding:
         return self.spec.dims
 
     def _stand_in(self) -> "Sharding":
-        """This sharding over the target's devices (see `topology.standing_in`)."""
+        """Returns this sharding over the target's devices (see `topology.standing_in`)."""
         mesh = self.device_ids, self.mesh_shape, self.axis_names
         return Sharding.of(*mesh, self.spec, self.memory, target=stand_in.value)
 
     def _kind(self) -> str | None:
-        """The memory kind as jax names it."""
+        """Returns the memory kind as jax names it; None: the device's default."""
         return None if self.memory == DEVICE else self.memory
 
     def over(self, order: tuple[int, ...]) -> NamedSharding:
@@ -323,39 +332,46 @@ class Sharding:
         sharding = self._over.get(order)
         if sharding is not None:
             return sharding
-        flat, sorting, names = self._factors()
+        primes, ascending, factor_names = self._factors()
         index_of = {device: i for i, device in enumerate(order)}
-        # The mesh with its prime factors in ascending order, as places in the program's order.
-        ids = np.array(self.device_ids).reshape(flat).transpose(sorting).reshape(-1)
-        logical = tuple(index_of[device] for device in ids.tolist())
-        sizes = tuple(sorted(flat))
-        mesh = _auto_mesh(order, sizes, tuple(f"factor{i}" for i in range(len(sizes))), self.target)
+        # The devices with the prime factors in ascending order, as indices in the program's order.
+        ids = np.array(self.device_ids).reshape(primes).transpose(ascending).reshape(-1)
+        logical_ids = tuple(index_of[device] for device in ids.tolist())
+        sorted_primes = tuple(sorted(primes))
+        mesh = _auto_mesh(
+            order,
+            sorted_primes,
+            tuple(f"factor{i}" for i in range(len(sorted_primes))),
+            self.target,
+        )
         dims = [
-            Dim(tuple(n for axis in dim.axes for n in names[axis]), dim.is_open)
+            Dim(tuple(factor for axis in dim.axes for factor in factor_names[axis]), dim.is_open)
             for dim in self._reduced_dims()
         ]
-        is_in_order = logical == tuple(range(len(order)))
+        is_in_order = logical_ids == tuple(range(len(order)))
         # jax's own parameter for an array on a mesh whose devices are in another order.
         result = NamedSharding(
             mesh,
             jax_spec(dims),
             memory_kind=self._kind(),
-            _logical_device_ids=None if is_in_order else logical,
+            _logical_device_ids=None if is_in_order else logical_ids,
         )
         self._over[order] = result
         return result
 
     def _factors(self) -> tuple[list[int], list[int], dict[str, tuple[str, ...]]]:
-        """The prime factors of the axes' sizes, their order in a program of several meshes, and
-        their names."""
+        """Returns the prime factors of the axes' sizes, the order that sorts them, and by axis the
+        names of its factors in a program of several meshes."""
         factors = [_primes(size) for size in self.mesh_shape]
-        flat = [prime for primes in factors for prime in primes]
-        sorting = sorted(range(len(flat)), key=lambda i: flat[i])
-        names, start = {}, 0
+        all_primes = [prime for primes in factors for prime in primes]
+        ascending = sorted(range(len(all_primes)), key=lambda i: all_primes[i])
+        factor_names, start = {}, 0
         for axis, primes in zip(self.axis_names, factors, strict=True):
-            names[axis] = tuple(f"factor{sorting.index(start + i)}" for i in range(len(primes)))
+            factor_names[axis] = tuple(
+                f"factor{ascending.index(start + i)}" for i in range(len(primes))
+            )
             start += len(primes)
-        return flat, sorting, names
+        return all_primes, ascending, factor_names
 
     def in_program(self) -> NamedSharding:
         """Returns the sharding in terms of the program that is being traced (see `topology`)."""
@@ -400,44 +416,56 @@ class Sharding:
         requested = self.in_program()
         if not self.is_open:
             return requested.is_equivalent_to(actual_sharding, rank)
-        fixed = [
-            d for d in range(rank) if d >= len(self.spec.dims) or not self.spec.dims[d].is_open
+        closed_dims = [
+            dim
+            for dim in range(rank)
+            if dim >= len(self.spec.dims) or not self.spec.dims[dim].is_open
         ]
         shape = (len(self.device_ids),) * rank  # every tiling over so many devices divides it
-        ours, theirs = (
+        requested_indices, actual_indices = (
             requested.devices_indices_map(shape),
             actual_sharding.devices_indices_map(shape),
         )
-        return all(ours[device][d] == theirs[device][d] for device in ours for d in fixed)
+        return all(
+            requested_indices[device][dim] == actual_indices[device][dim]
+            for device in requested_indices
+            for dim in closed_dims
+        )
 
     def mesh_axes(self) -> "OrderedDict[str, int]":
         """Returns axis name -> size."""
         return OrderedDict(zip(self.axis_names, self.mesh_shape, strict=True))
 
     def tiles(self, rank: int) -> tuple[int, ...]:
-        """The number of tiles of each of `rank` dims."""
-        size = self.mesh_axes()
-        cut = tuple(math.prod(map(size.__getitem__, dim.axes)) for dim in self.spec.dims)
-        return cut + (1,) * (rank - len(cut))
+        """Returns the number of tiles of each of `rank` dims."""
+        size_of = self.mesh_axes()
+        tiles_of_dims = tuple(
+            math.prod(map(size_of.__getitem__, dim.axes)) for dim in self.spec.dims
+        )
+        return tiles_of_dims + (1,) * (rank - len(tiles_of_dims))
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one device's shard: ceil(dim / tiles), so the last shards of an uneven dim
-        are padded."""
-        return tuple(-(-dim // cut) for dim, cut in zip(shape, self.tiles(len(shape)), strict=True))
+        """Returns the shape of one device's shard: ceil(dim / tiles), so the last shards of an
+        uneven dim are padded."""
+        return tuple(
+            -(-dim // num_tiles)
+            for dim, num_tiles in zip(shape, self.tiles(len(shape)), strict=True)
+        )
 
     def padded_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The smallest shape that holds `shape` and divides evenly: that of all device buffers
-        together."""
+        """Returns the smallest shape that holds `shape` and divides evenly: that of all device
+        buffers together."""
         return tuple(
-            -(-dim // cut) * cut for dim, cut in zip(shape, self.tiles(len(shape)), strict=True)
+            -(-dim // num_tiles) * num_tiles
+            for dim, num_tiles in zip(shape, self.tiles(len(shape)), strict=True)
         )
 
     def is_replicated(self) -> bool:
         return not self.spec.dims and not self.spec.unreduced
 
     def partition_spec(self, rank: int) -> tuple[object, ...]:
-        """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or
-        UNCONSTRAINED.
+        """Returns the spec as a user writes it, one entry per dim: an axis, a tuple of axes, None,
+        or UNCONSTRAINED.
 
         The axes of a mesh without names are numbers.
         """
@@ -455,8 +483,8 @@ class Sharding:
         )
 
     def text(self, rank: int, *, iota: bool = False) -> str:
-        """The sharding of a tensor of `rank` dims as GSPMD text, with lists of devices as in
-        PyTorch/XLA.
+        """Returns the sharding of a tensor of `rank` dims as GSPMD text, with lists of devices as
+        in PyTorch/XLA.
 
         iota: writes devices in the newer form, `<=[8]`, if their order allows it. Open dims follow
         as `unspecified_dims`, as in the `backend_config` of `@Sharding`. `Mesh.sharding` parses
@@ -464,30 +492,33 @@ class Sharding:
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`, `last_tile_dims`).
         """
         open_dims = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]
-        free = f" unspecified_dims=[{','.join(map(str, open_dims))}]" if open_dims else ""
-        return spell(Tiling(self.tiles(rank), *self.last_tiles(), self._groups()), iota=iota) + free
+        open_text = f" unspecified_dims=[{','.join(map(str, open_dims))}]" if open_dims else ""
+        return (
+            spell(Tiling(self.tiles(rank), *self.last_tiles(), self._groups()), iota=iota)
+            + open_text
+        )
 
     def _groups(self) -> tuple[int, ...]:
-        """The devices in the order of tiles, summands and copies."""
-        named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
-        used = [self.axis_names.index(axis) for axis in named]
-        replicated_axes = [i for i in range(len(self.axis_names)) if i not in used]
+        """Returns the devices in the order of tiles, summands and copies."""
+        used_axes = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
+        used_indices = [self.axis_names.index(axis) for axis in used_axes]
+        unused_indices = [i for i in range(len(self.axis_names)) if i not in used_indices]
         ids = np.array(self.device_ids).reshape(self.mesh_shape)
-        return _in_order(ids.transpose(used + replicated_axes), *self.last_tiles())
+        return _in_order(ids.transpose(used_indices + unused_indices), *self.last_tiles())
 
     def last_tiles(self) -> tuple[int, int]:
-        """(number of summands of an unreduced tile, number of copies of each)."""
-        size = self.mesh_axes()
-        sums = math.prod(size[axis] for axis in self.spec.unreduced)
+        """Returns (number of summands of an unreduced tile, number of copies of each)."""
+        size_of = self.mesh_axes()
+        sums = math.prod(size_of[axis] for axis in self.spec.unreduced)
         return sums, len(self.device_ids) // (sums * math.prod(self.tiles(len(self.spec.dims))))
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh_axes().items())
-        where = "" if self.memory == DEVICE else f", {self.memory}"
-        where += f", unreduced={self.spec.unreduced}" if self.spec.unreduced else ""
-        where += f", stack={self.spec.stack}" if self.spec.stack else ""
-        where += "" if self.target is None else f", target={self.target!r}"
-        return f"Sharding(({axes}), {self.partition_spec(len(self.spec.dims))}{where})"
+        details = "" if self.memory == DEVICE else f", {self.memory}"
+        details += f", unreduced={self.spec.unreduced}" if self.spec.unreduced else ""
+        details += f", stack={self.spec.stack}" if self.spec.stack else ""
+        details += "" if self.target is None else f", target={self.target!r}"
+        return f"Sharding(({axes}), {self.partition_spec(len(self.spec.dims))}{details})"
 
     def __reduce__(self) -> tuple:
         return Sharding.of, (
@@ -518,8 +549,8 @@ def _number(entry: object) -> object:
 def _tiles_of(
     tiling: xla_client.HloSharding, rank: int, num_devices: int
 ) -> tuple[tuple[int, ...], int, int, np.ndarray]:
-    """Returns the tiles of each dim, the summands and copies of a tile, and the devices, of a
-    tiling of XLA's."""
+    """Returns the tiles of each dim, the summands and copies of a tile, and the devices of a tiling
+    of XLA's."""
     if tiling.is_unreduced():
         return (1,) * rank, num_devices, 1, np.arange(num_devices)
     if not tiling.is_tiled() or tiling.is_manual():
@@ -529,15 +560,15 @@ def _tiles_of(
     tiles = tuple(tiling.tile_assignment_dimensions())
     # the kinds of the tile dims behind the array's own; empty for a single one, of copies
     kinds = tiling.subgroup_types()
-    sums_at = [rank + i for i, kind in enumerate(kinds) if kind == _UNREDUCED]
-    sums = math.prod(tiles[i] for i in sums_at)
+    sum_dims = [rank + i for i, kind in enumerate(kinds) if kind == _UNREDUCED]
+    sums = math.prod(tiles[i] for i in sum_dims)
     copies = num_devices // (sums * math.prod(tiles[:rank]))
-    numbers = np.array(tiling.tile_assignment_devices()).reshape(tiles)
+    device_numbers = np.array(tiling.tile_assignment_devices()).reshape(tiles)
     return (
         tiles[:rank],
         sums,
         copies,
-        np.moveaxis(numbers, sums_at, range(rank, rank + len(sums_at))),
+        np.moveaxis(device_numbers, sum_dims, range(rank, rank + len(sum_dims))),
     )
 
 
@@ -545,15 +576,15 @@ _UNREDUCED = xla_client.OpSharding.Type.UNREDUCED
 
 
 def memory_of(sharding: jax.sharding.Sharding) -> str:
-    """The memory of a jax sharding: a device's default memory is "device" everywhere."""
+    """Returns the memory of a jax sharding: a device's default memory is "device" everywhere."""
     device: Any = device_order(sharding)[0]
     kind = sharding.memory_kind
     return DEVICE if kind is None or kind == device.default_memory().kind else kind
 
 
 def _in_order(ids: np.ndarray, sums: int, copies: int) -> tuple[int, ...]:
-    """The devices by tile, summand and copy: the copies of a summand in ascending order, the
-    summands of a tile by their first device."""
+    """Returns the devices by tile, summand and copy: the copies of a summand in ascending order,
+    the summands of a tile by their first device."""
     tiles = np.sort(ids.reshape(-1, sums, copies), axis=2)
     return tuple(
         device for tile in tiles.tolist() for summand in sorted(tile) for device in summand
@@ -574,13 +605,14 @@ def _primes(number: int) -> list[int]:
 def _splits(
     dims: tuple[int, ...], size_of: dict[str, int]
 ) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Yields every choice of axes for these dims whose sizes multiply to the dims'."""
+    """Yields every choice of axes for dims of these numbers of tiles, the product of the axes'
+    sizes."""
     if not dims:
         yield ()
         return
-    for count in range(len(size_of) + 1):
-        for axes in itertools.permutations(size_of, count):
+    for num_axes in range(len(size_of) + 1):
+        for axes in itertools.permutations(size_of, num_axes):
             if math.prod(size_of[axis] for axis in axes) == dims[0]:
-                free = {axis: size for axis, size in size_of.items() if axis not in axes}
-                for later_axes in _splits(dims[1:], free):
+                unused_sizes = {axis: size for axis, size in size_of.items() if axis not in axes}
+                for later_axes in _splits(dims[1:], unused_sizes):
                     yield (axes, *later_axes)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 
-from ..graph.source import outside, warn
+from ..graph.source import nearest_user_frame, warn
 from ..record.annotations import annotate
 from ..record.memory_formats import UnsupportedLayout, refuse_tensor
 from ..record.tensor import XlaTensor
@@ -257,16 +257,16 @@ warned_of_cpu: list[bool] = []
 def _warn_of_cpu() -> None:
     """Warns, once in a process, if a framework's call of `model.to` moves the model to the CPU to
     train it there."""
-    frame = outside(sys._getframe(1))
+    frame = nearest_user_frame(sys._getframe(1))
     # a model's class has its own, as transformers' have
     while frame is not None and frame.f_code.co_name == "to":
-        frame = outside(frame.f_back)
+        frame = nearest_user_frame(frame.f_back)
     name = "" if frame is None else str(frame.f_globals.get("__name__"))
     if warned_of_cpu or name not in _PLACING:
         return
     warned_of_cpu.append(True)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _ABOVE:
-        frame = outside(frame.f_back)
+        frame = nearest_user_frame(frame.f_back)
     text = (
         f"{name.partition('.')[0]} moves the model from xla to the CPU and trains it there: call "
         "spmd.use() before the first Accelerator() or TrainingArguments(), or set "

@@ -52,4 +52,4 @@ def _is_known(mask: Any) -> bool:
     """True in a recorded call without a mask, or with one whose values are constants."""
     if observation.active_observation.value is None or mask is None:
         return observation.active_observation.value is not None
-    return type(mask) is XlaTensor and host_ops.constant(storage_of(mask).value) is not None
+    return type(mask) is XlaTensor and host_ops.constant_ops(storage_of(mask).value) is not None

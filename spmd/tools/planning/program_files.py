@@ -25,7 +25,7 @@ def save(recorded: Recordings, compiler_options: Mapping[str, str], path: str | 
         for graph in recorded.graphs:
             program = executables.planned_for(graph, recorded.line)
             formed = executables.compiled_graph(graph, may_scan=not program.is_unrolled)
-            why_not = stored.why_not_kept(formed) or (
+            why_not = stored.reason_not_stored(formed) or (
                 "it calls Python while it runs" if program.calls_host else ""
             )
             if why_not:

@@ -50,13 +50,13 @@ def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
     """Runs a step of so many rows like torch does; the shapes of what its backward loop waits
     for."""
     seen: list[tuple[Graph, dict[Node, found_loops._Hoisted]]] = []
-    find = found_loops.find
+    late_values = found_loops.late_values
 
     def noting(graph: Graph) -> dict[Node, found_loops._Hoisted]:
-        seen.append((graph, find(graph)))
+        seen.append((graph, late_values(graph)))
         return seen[-1][1]
 
-    monkeypatch.setattr(found_loops, "find", noting)
+    monkeypatch.setattr(found_loops, "late_values", noting)
     torch.manual_seed(0)
     x, model, on_xla = torch.randn(rows, WIDTH), Classifier(), Classifier()
     on_xla.load_state_dict(model.state_dict())
@@ -92,8 +92,10 @@ def test_a_head_whose_logits_are_never_whole_has_its_gradients_there_too(monkeyp
 def test_without_a_loop_nothing_is_looked_for(monkeypatch):
     spmd.config.scan_layers = "never"
     seen = []
-    find = found_loops.find
-    monkeypatch.setattr(found_loops, "find", lambda graph: seen.append(find(graph)) or seen[-1])
+    late_values = found_loops.late_values
+    monkeypatch.setattr(
+        found_loops, "late_values", lambda graph: seen.append(late_values(graph)) or seen[-1]
+    )
     model = Classifier().to("xla")
     step(model, torch.randn(3, WIDTH).to("xla")).item()
     assert not seen
