@@ -61,8 +61,8 @@ class KnownGraph:
             (data.meta, data.host is None, intended_sharding(data)) for data in graph.inputs
         ]
         self._read = [first[data] for data in graph.inputs if data in first]
-        # By result, the input that is its data. -1: no data, the None behind all inputs. 0: the data
-        # is no input, which never matches, and such a graph is not kept.
+        # By result, the input that is its data; -1 for no data, as None stands behind all inputs. 0
+        # for data that is no input: it never matches, and such a graph is not kept.
         input_of = {data: index for index, data in enumerate(graph.inputs)} | {None: -1}
         self._data_indices = [input_of.get(storage.data, 0) for storage in storages]
         self._unread = list(

@@ -136,7 +136,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
                 raise
         _unlist_settled()
         had_loop = num_iterations < counters.counter("loop_iterations")
-        pace.rest(num_ops, had_loop=had_loop)
+        pace.restart(num_ops, had_loop=had_loop)
         if not had_loop:
             # The length of a usual step, by which a loop that forgets to sync is recognised.
             recorders.longest_step.value = max(recorders.longest_step.value, num_nodes)
