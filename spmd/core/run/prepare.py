@@ -87,6 +87,7 @@ def _checked(graph: Graph, note: str, *, name: str, is_changed: bool) -> Graph:
 
 
 def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
+    """True if a pass applies to a sync, by its fields `reads`, `plans`, `processes`, `threads`."""
     return (
         (donate or row.reads)
         and (row.plans or not is_plan)

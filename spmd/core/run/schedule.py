@@ -203,6 +203,7 @@ class Flow:
         } | {value_name(value): storage for value, storage in roots}
 
     def _read(self, value: Value, index: int, node: Node | None = None) -> None:
+        """Notes that a subgraph reads a value. node: the reader, if another subgraph makes it."""
         name = value_name(value)
         self.last[name] = max(index, self.last.get(name, 0))
         if node is not None:
@@ -468,11 +469,12 @@ def bring(
                 continue
             if processes.several():
                 # All processes must upload the same values.
-                values = transfer.sample(device_data.host)
+                checksum = transfer.sample_checksum(device_data.host)
                 event_text = (
-                    f"the upload of {device_data.meta!r}, its {processes.digest('values', values)},"
+                    f"the upload of {device_data.meta!r}, its "
+                    f"{processes.digest('values', checksum)},"
                 )
-                processes.note(event_text, values, user_line())
+                processes.note(event_text, checksum, user_line())
             buffer = transfer.upload(device_data.host, sharding)
         elif device_data.is_abstract or device_data.sharding is not sharding:
             device_data.check()

@@ -91,6 +91,7 @@ def default_sharding() -> Sharding:
 
 @functools.cache
 def _everywhere() -> Sharding:
+    """Returns the sharding of an array that is replicated over the devices of all processes."""
     ids = tuple(range(len(all_devices())))
     return Sharding.of(ids, (len(ids),), ("devices",))
 
@@ -111,6 +112,7 @@ def host_memory() -> int | None:
 
 
 def _swap_bytes() -> int:
+    """Returns the size of the machine's swap; 0 if the system does not report it."""
     meminfo = pathlib.Path("/proc/meminfo")
     if not meminfo.exists():
         return 0

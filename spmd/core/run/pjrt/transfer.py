@@ -213,7 +213,7 @@ def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Shardin
 _SAMPLE = 1 << 18  # elements
 
 
-def sample(array: np.ndarray) -> bytes:
+def sample_checksum(array: np.ndarray) -> bytes:
     """Returns a checksum of the first elements, at a bounded cost: it differs for nearly all
     different host data."""
     return zlib.crc32(np.ascontiguousarray(array.reshape(-1)[:_SAMPLE]).data.cast("B")).to_bytes(
@@ -307,11 +307,11 @@ def moved(
     number of devices divides the other, the array is replicated on each device for a moment.
     """
     if source.memory != DEVICE:  # programs compute in device memory
-        near = source.with_spec(source.spec)
-        return moved(copied(buffer, near), shape, near, target)
+        on_device = source.with_spec(source.spec)
+        return moved(copied(buffer, on_device), shape, on_device, target)
     if target.memory != DEVICE:
-        near = target.with_spec(target.spec)
-        return copied(moved(buffer, shape, source, near), target)
+        on_device = target.with_spec(target.spec)
+        return copied(moved(buffer, shape, source, on_device), target)
     num_old, num_new = len(source.device_ids), len(target.device_ids)
     if num_old == 1 and target.is_replicated():
         return _handed_over(buffer, shape, source, target)
@@ -399,16 +399,16 @@ def _distribute(buffer: jax.Array, target: Sharding) -> jax.Array:
     """
     if processes.several():
         return jax.device_put(buffer, target.jax, may_alias=False)
-    parts: dict[tuple[int, ...], jax.Array] = {}
-    arrays, size = [], target.jax.shard_shape(buffer.shape)
+    blocks: dict[tuple[int, ...], jax.Array] = {}  # by their first indices
+    arrays, block_shape = [], target.jax.shard_shape(buffer.shape)
     for device, index in target.jax.addressable_devices_indices_map(buffer.shape).items():
         starts = tuple(
             part.indices(wide)[0] for part, wide in zip(index or (), buffer.shape, strict=True)
         )
-        if starts not in parts:
-            parts[starts] = _block_program(size)(buffer, np.array(starts, np.int64))
+        if starts not in blocks:
+            blocks[starts] = _block_program(block_shape)(buffer, np.array(starts, np.int64))
         single = jax.sharding.SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
-        arrays.append(jax.device_put(parts[starts], single, may_alias=False))
+        arrays.append(jax.device_put(blocks[starts], single, may_alias=False))
     return jax.make_array_from_single_device_arrays(buffer.shape, target.jax, arrays)
 
 
