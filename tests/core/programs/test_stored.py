@@ -331,7 +331,7 @@ class TestMiss:
     def test_another_setting(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         started(lambda: values().tolist())
         fixed = {**disk._process_setting(), name: "other"}
-        monkeypatch.setattr(disk, "_fixed", lambda: fixed)
+        monkeypatch.setattr(disk, "_process_setting", lambda: fixed)
         assert started(lambda: values().tolist())[1:] == (0, 1)
         assert started(lambda: values().tolist())[1:] == (1, 0)
 
