@@ -18,7 +18,7 @@ import spmd
 
 from .gradients import loop_of_passes
 from .outputs import BatchSplit
-from .units import root_of, spec_of_others
+from .units import root_of, spec_without
 
 
 def accumulate_gradients(
@@ -73,7 +73,7 @@ def accumulate_gradients(
     (torch.Size([]), torch.Size([2, 4]))
     """
     rows = _checked_rows(batch, num_micro_batches)
-    split, over = _once(model, batch, reduce)
+    split, over = _reduced_once(model, batch, reduce)
     if split is not None and over and rows % split.ways:
         raise ValueError(
             "accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of "
@@ -143,7 +143,7 @@ def _accumulated(
         total, state = carry
         with torch.enable_grad():
             result = loss_fn(part, *state)
-            loss, *new = result if state else (result,)
+            loss, *new_state = result if state else (result,)
             if not isinstance(loss, torch.Tensor) or loss.dim():
                 kind = (
                     f"one of shape {tuple(loss.shape)}"
@@ -153,13 +153,14 @@ def _accumulated(
                 raise ValueError(
                     f"{caller}: expected loss_fn to return a scalar tensor, got {kind}"
                 )
-            if len(new) != len(state):
+            if len(new_state) != len(state):
                 raise ValueError(
-                    f"{caller}: expected (loss, *carried) of {len(state)} carried, got {len(new)}"
+                    f"{caller}: expected (loss, *carried) of {len(state)} carried, got "
+                    f"{len(new_state)}"
                 )
             share = loss / count  # micro-batches are equal: the mean of their means is the batch's
             share.backward()
-        passed_on = tree_map_only(torch.Tensor, torch.Tensor.detach, tuple(new))
+        passed_on = tree_map_only(torch.Tensor, torch.Tensor.detach, tuple(new_state))
         # In float32: many losses of a narrow dtype would round the later ones away.
         return (total + sums.take(share.detach()).float(), passed_on), None
 
@@ -189,7 +190,7 @@ def _parts(model: nn.Module, batch: object, count: int) -> object:
     input."""
     root = root_of(model)
 
-    def parts(value: torch.Tensor) -> torch.Tensor:
+    def stack(value: torch.Tensor) -> torch.Tensor:
         if root is not None and spmd.get_sharding(value) is None:
             root.split(value)
         # Every n-th row, not the next b: a device's rows of the batch stay on it.
@@ -198,7 +199,7 @@ def _parts(model: nn.Module, batch: object, count: int) -> object:
             root.split(result, dim=1)
         return result
 
-    return tree_map_only(torch.Tensor, parts, batch)
+    return tree_map_only(torch.Tensor, stack, batch)
 
 
 # Why zeros stand in `.grad` before the loop: a loop's body adds to tensors that are there before
@@ -230,6 +231,7 @@ class ReducedSums:
                 parameter.grad = None
 
     def _arrive(self, parameter: torch.Tensor) -> None:
+        """Notes a parameter that has got a gradient."""
         self._arrived.add(id(parameter))
 
     def take(self, loss: torch.Tensor) -> torch.Tensor:
@@ -281,20 +283,20 @@ class UnreducedSums:
             BatchSplit(mesh, self.over).ways, *like.shape, dtype=dtype, device="xla"
         )
         return spmd.mark_sharding(
-            stack, mesh, spmd.PartitionSpec(self.over, *spec_of_others(like, mesh, *self.over))
+            stack, mesh, spmd.PartitionSpec(self.over, *spec_without(like, mesh, *self.over))
         )
 
     def take(self, loss: torch.Tensor) -> torch.Tensor:
         """Adds the gradients of a backward pass to the stacks; returns the loss, or zero if the
         loss is added up unreduced, too."""
         # One walk over the graph finds the summands of all gradients and of the loss.
-        named = {
+        gradients = {
             name: tensor.grad for name, tensor in self.parameters.items() if tensor.grad is not None
         }
-        *result, of_loss = spmd.unreduced(
-            [*named.values(), loss], self.split.mesh, self.split.axes, self.over
+        *stacks, loss_stack = spmd.unreduced(
+            [*gradients.values(), loss], self.split.mesh, self.split.axes, self.over
         )
-        for name, stack in zip(named, result, strict=True):
+        for name, stack in zip(gradients, stacks, strict=True):
             if isinstance(stack, NotImplementedError):
                 raise NotImplementedError(
                     f"accumulate_gradients: the gradient of {name} cannot be reduced once over "
@@ -302,15 +304,15 @@ class UnreducedSums:
                 )
             self._stacks[name].add_(stack)
             self.parameters[name].grad = None
-        self._arrived.update(named)
-        if isinstance(of_loss, NotImplementedError):
+        self._arrived.update(gradients)
+        if isinstance(loss_stack, NotImplementedError):
             return loss
         self._has_losses = True
-        self._losses.add_(of_loss)
+        self._losses.add_(loss_stack)
         return torch.zeros_like(loss)
 
     def reduced(self, loss: torch.Tensor) -> torch.Tensor:
-        """Reduces what was added up: gradients into `.grad`; returns the sum of the losses."""
+        """Reduces the stacks: gradients into `.grad`; returns the sum of the losses."""
         for name in self._arrived:
             parameter, sharding = self.parameters[name], spmd.get_sharding(self.parameters[name])
             total = self._stacks[name].sum(0).to(parameter.dtype)
@@ -318,17 +320,17 @@ class UnreducedSums:
         return loss + self._losses.sum() if self._has_losses else loss
 
 
-def _once(
+def _reduced_once(
     model: nn.Module, batch: object, reduce: str | Mapping[str, str]
 ) -> tuple[BatchSplit | None, tuple[str, ...]]:
     """Returns (the batch's split, its axes that `reduce` reduces once); (None, ()) for "each"."""
-    words = reduce.values() if isinstance(reduce, Mapping) else (reduce,)
-    if any(word not in ("once", "each") for word in words):
+    choices = reduce.values() if isinstance(reduce, Mapping) else (reduce,)
+    if any(choice not in ("once", "each") for choice in choices):
         raise ValueError(
             "accumulate_gradients: expected reduce to be 'each', 'once', or one of these by mesh "
             f"axis, as {{'dcn': 'once'}}; got {reduce!r}"
         )
-    if "once" not in words:
+    if "once" not in choices:
         return None, ()
     split = _split_of(model, batch)
     if split is None:

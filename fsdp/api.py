@@ -127,9 +127,8 @@ class CPUOffloadPolicy(OffloadPolicy):
             )
 
 
-# Policies of torch's FSDP2 are taken by their class's name: fields have the same names, and nothing
-# of it is imported.
-# torch's, too
+# Policies by class name: those of torch's FSDP2 have the same names and fields, and are accepted
+# without an import of it.
 _POLICIES = {
     kind.__name__: kind for kind in (MixedPrecisionPolicy, OffloadPolicy, CPUOffloadPolicy)
 }
@@ -170,7 +169,7 @@ class Settings:
             and type(value).__name__ in _POLICIES
         ):
             policy = _POLICIES[type(value).__name__]
-            # torch 2.15 has fields that are none of ours, and None.
+            # torch 2.15 has further fields, which are None by default.
             items = {
                 key: field
                 for key, field in vars(value).items()
@@ -281,8 +280,7 @@ def axes_of(
             f"{caller}: expected mesh to be a spmd.Mesh, got {kind}; write "
             "mesh=spmd.Mesh(range(8), (8,), ...)"
         )
-    # A mesh of FSDP2's recipes has names of its own, such as "dp" or ("replicate", "shard"): their
-    # order says which.
+    # FSDP2's recipes name axes freely, such as "dp" or ("replicate", "shard"): the last one shards.
     if (
         shard_axis is None
         and "fsdp" not in mesh.axis_names
@@ -301,8 +299,8 @@ def axes_of(
         )
     # Devices with replicas of a shard compute on other rows, so that the batch is sharded over both
     # axes.
-    batch = {shard_axis} if extra_data_axis is None else {extra_data_axis, shard_axis}
-    for axis in sorted(batch):
+    batch_axes = {shard_axis} if extra_data_axis is None else {extra_data_axis, shard_axis}
+    for axis in sorted(batch_axes):
         if axis not in mesh.axis_names:
             raise ValueError(
                 f"{caller}: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)}); "
@@ -310,7 +308,7 @@ def axes_of(
             )
     # In the mesh's order, as a batch is marked over all of its axes: in another one devices would
     # swap their rows.
-    return mesh, shard_axis, tuple(axis for axis in mesh.axis_names if axis in batch)
+    return mesh, shard_axis, tuple(axis for axis in mesh.axis_names if axis in batch_axes)
 
 
 def _axes_of_dims(caller: str, mesh: DeviceMesh) -> list[str]:

@@ -43,9 +43,9 @@ def attach(
     # Modules may be wrapped after the module above them: that unit then gives up the parameters
     # that it gathers.
     above = _above(modules)
-    # The units below, and their modules, which stay theirs.
+    # The modules of the units below, which stay theirs.
     inner = {
-        member for module in modules for places in units_in(module).values() for _, member in places
+        member for module in modules for pairs in units_in(module).values() for _, member in pairs
     }
     below = [unit for module in modules for unit in units_in(module)]
     owned_ids = {id(parameter) for unit in below for parameter in (*unit.parameters, *unit.ignored)}
@@ -64,15 +64,15 @@ def attach(
             if key not in owned_ids and key not in ignored_ids
         ],
         ignored=[parameter for key, parameter in by_id.items() if key in ignored_ids],
-        # Kept only where parameters are cast: a unit that holds modules, which hold it, is a
+        # Only where parameters are cast: slots refer to modules, which refer to the unit, a
         # reference cycle.
         slots=_slots(inside, ignored_ids) if settings.mp_policy.param_dtype is not None else (),
         settings=settings,
         split=split,
     )
-    if not _INSIDE:
+    if not _UNIT_MODULES:
         register_module_module_registration_hook(_note_added)
-    _INSIDE.update(inside)
+    _UNIT_MODULES.update(inside)
     # before the marks: a cast makes a new tensor
     _cast_buffers(inside, settings.mp_policy.buffer_dtype)
     unit.refresh(modules)
@@ -93,13 +93,13 @@ def attach(
     return unit
 
 
-_INSIDE: "WeakSet[nn.Module]" = WeakSet()  # the modules of units
+_UNIT_MODULES: "WeakSet[nn.Module]" = WeakSet()  # the modules of units
 
 
 def _note_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
     """Module registration hook: says that a module added to a unit stays whole."""
     if (
-        parent in _INSIDE
+        parent in _UNIT_MODULES
         and module is not None
         and any(id(parameter) not in OWNERS for parameter in module.parameters())
     ):
@@ -111,9 +111,9 @@ def _note_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
 
 
 def _above(modules: Sequence[nn.Module]) -> list[Unit]:
-    """The units above these modules that own parameters of the modules."""
+    """The units above these modules that own some of their parameters."""
     owners = {OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()}
-    # A parameter may be tied to one of a unit that stands elsewhere.
+    # The owner of a tied parameter may be a unit beside these modules.
     return [
         unit
         for unit in owners
@@ -148,9 +148,12 @@ class _Loaded:
 
     def __init__(self, unit: Unit, module: nn.Module):
         self.unit = unit
-        mine = {id(parameter) for parameter in (*unit.parameters, *unit.ignored)}
-        named = module.named_parameters(remove_duplicate=False)
-        self.parameters = {name: parameter for name, parameter in named if id(parameter) in mine}
+        unit_ids = {id(parameter) for parameter in (*unit.parameters, *unit.ignored)}
+        self.parameters = {
+            name: parameter
+            for name, parameter in module.named_parameters(remove_duplicate=False)
+            if id(parameter) in unit_ids
+        }
 
     def __call__(self, module: nn.Module, incompatible: object) -> None:
         # Without assign=True values are copied into the parameters, which stay the same objects.
@@ -171,7 +174,7 @@ class _Loaded:
 def _slots(
     modules: Sequence[nn.Module], ignored_ids: Collection[int]
 ) -> list[tuple[nn.Module, str]]:
-    """The (module, name) of each parameter that modules hold themselves."""
+    """The (module, name) of each parameter that modules hold themselves, without ignored ones."""
     entries = [
         (module, name, parameter)
         for module in modules
@@ -185,6 +188,7 @@ def _slots(
 
 
 def _cast_buffers(modules: Sequence[nn.Module], dtype: torch.dtype | None) -> None:
+    """Casts the floating-point buffers that modules hold themselves; None: no cast."""
     for module in modules if dtype is not None else ():
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_floating_point():
@@ -200,9 +204,8 @@ def materialise(
     has_data: False for a plan over devices that are not present; meta tensors then get no initial
     values.
     """
-    # Found first: `_apply` replaces the meta tensors by empty ones, which nothing distinguishes
-    # from initialised ones.
-    unmade = [
+    # Collected before `_apply`, which replaces meta tensors by empty ones: these look initialised.
+    meta_modules = [
         child
         for child in module.modules()
         if any(
@@ -215,7 +218,7 @@ def materialise(
             torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla")
         )
     )
-    for child in unmade if has_data else ():
+    for child in meta_modules if has_data else ():
         if param_init_fn is not None:
             param_init_fn(child)
             continue

@@ -63,7 +63,7 @@ def consolidate_sharded_state_dicts(
             f"expected the state dicts of all {world_size} ranks, got {len(state_dict_list)}"
         )
     shards = {
-        _joined(module, shard): (module, info)
+        _full_name(module, shard): (module, info)
         for module, infos in shard_metadata["shard_info"].items()
         for shard, info in infos.items()
     }
@@ -74,7 +74,7 @@ def consolidate_sharded_state_dicts(
         name = bare_name(key)
         if name in shards:
             module, info = shards.pop(name)
-            full[_joined(module, info["_orig_name"])] = _put_together(
+            full[_full_name(module, info["_orig_name"])] = _joined_shards(
                 state_dict_list, key, info["_orig_size"]
             )
         else:  # a buffer, which PyTorch/XLA replicates and may have cast
@@ -205,18 +205,19 @@ def _refused(text: str) -> ValueError:
     return ValueError(f"consolidate_sharded_state_dicts: {text}")
 
 
-def _joined(module: str, name: str) -> str:
+def _full_name(module: str, name: str) -> str:
+    """The name of a module's tensor in the bare model."""
     return bare_name(f"{module}.{name}" if module else name)
 
 
-def _put_together(
+def _joined_shards(
     state_dict_list: Sequence[RankState], key: str, size: Sequence[int]
 ) -> torch.Tensor:
     """Joins the shards of a parameter; the padding is at the end, whether it was cut flat or along
     dim 0."""
-    lacking = [rank for rank, state in enumerate(state_dict_list) if key not in state]
-    if lacking:
-        raise _refused(f"rank {lacking[0]} has no {key!r}, which the first rank has")
+    ranks_without = [rank for rank, state in enumerate(state_dict_list) if key not in state]
+    if ranks_without:
+        raise _refused(f"rank {ranks_without[0]} has no {key!r}, which the first rank has")
     kinds = {(value.dtype, value.shape) for value in (state[key] for state in state_dict_list)}
     if len(kinds) > 1:
         raise _refused(f"the shards of {key!r} differ: {sorted(map(str, kinds))}")
@@ -248,6 +249,6 @@ def _unflattened(
             continue
         module = name.rpartition(".")[0]
         names, shapes, sizes = flat[name]
-        for part, shape, flat_value in zip(names, shapes, value.split([*sizes]), strict=True):
-            result[_joined(module, part)] = flat_value.view(torch.Size(shape)).clone()
+        for part_name, shape, part in zip(names, shapes, value.split([*sizes]), strict=True):
+            result[_full_name(module, part_name)] = part.view(torch.Size(shape)).clone()
     return result

@@ -96,7 +96,7 @@ def fully_shard(
     """
     modules = _modules(module)
     if dp_mesh_dims is not None:
-        shard_axis, extra_data_axis = _named(dp_mesh_dims)
+        shard_axis, extra_data_axis = _axes_of_dp_dims(dp_mesh_dims)
     mesh, axis, batch_axes = axes_of("fully_shard", mesh, shard_axis, extra_data_axis)
     settings = Settings(
         "fully_shard",
@@ -125,6 +125,7 @@ fully_shard.state = unit_of  # type: ignore[attr-defined]  # as torch's: the sta
 
 
 def _modules(module: Any) -> list[nn.Module]:
+    """A module, or a list of them, as a list; raises for an empty one and for other objects."""
     modules = list(module) if isinstance(module, (list, tuple)) else [module]
     for member in modules:
         if not isinstance(member, nn.Module):
@@ -146,7 +147,8 @@ def _modules(module: Any) -> list[nn.Module]:
     return modules
 
 
-def _named(dims: Any) -> tuple[str | None, str | None]:
+def _axes_of_dp_dims(dims: Any) -> tuple[str | None, str | None]:
+    """The axes that torch's `DataParallelMeshDims` names: (of shards, of replicas)."""
     for name in (dims.shard, dims.replicate):
         if name is not None and not isinstance(name, str):
             raise ValueError(
@@ -299,6 +301,8 @@ _warned: set[str] = set()
 
 
 def _without_meaning(name: str, reason: str) -> Callable[..., None]:
+    """A method of FSDP2 that changes nothing: it warns, once, with the reason."""
+
     def method(self: FSDPModule, *args: object, **kwargs: object) -> None:
         if name not in _warned:
             _warned.add(name)
@@ -403,5 +407,5 @@ def _class_of(plain: type) -> type:
 
 
 def _bare(plain: type) -> object:
-    """An empty module of a unit's class, for copies and pickles."""
+    """An empty module of a unit's class; pickles name this function."""
     return object.__new__(_class_of(plain))

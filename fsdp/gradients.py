@@ -29,8 +29,8 @@ _num_loops = 0  # of `accumulate_gradients`, which decides itself when its gradi
 
 @contextmanager
 def loop_of_passes() -> Iterator[None]:
-    """Context of a loop's body: `no_sync` has no effect on its backward passes, as
-    `accumulate_gradients` itself decides when gradients are reduced."""
+    """Context of a loop's body in `accumulate_gradients`, which decides itself when gradients are
+    reduced: `no_sync` has no effect inside."""
     global _num_loops
     _num_loops += 1
     try:
@@ -98,7 +98,7 @@ class UnsyncedGradients:
 
     def __init__(self) -> None:
         self.over: tuple[str, ...] = ()
-        self._former: tuple[str, ...] = ()  # the axes of the sums that are to be reduced now
+        self._unreduced_axes: tuple[str, ...] = ()  # of the sums so far
         self._hooks: list[RemovableHandle] = []
         # by a parameter's id, its `.grad` that is such a sum
         self._sums: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -116,12 +116,12 @@ class UnsyncedGradients:
         batch_axes: Sequence[str],
         over: Sequence[str],
     ) -> None:
-        """Has later backward passes leave gradients unreduced over these axes; without axes: reduce
-        them, together with the unreduced ones so far."""
+        """Has later backward passes leave gradients unreduced over these axes. Without axes they
+        reduce their gradients, together with the unreduced sums so far."""
         self.over = tuple(axis for axis in over if mesh.shape()[axis] > 1)
         if not self.over:
             return
-        self._former = self.over
+        self._unreduced_axes = self.over
         self.mesh, self.batch_axes = mesh, tuple(batch_axes)
         for hook in self._hooks:
             hook.remove()
@@ -152,7 +152,7 @@ class UnsyncedGradients:
     def axes(self) -> tuple[str, ...]:
         """The axes over which the gradients of the ending pass stay unreduced, or are reduced with
         earlier ones."""
-        return self.over or self._former
+        return self.over or self._unreduced_axes
 
     def keep(
         self,
@@ -160,7 +160,8 @@ class UnsyncedGradients:
         gradient: torch.Tensor,
         stack: torch.Tensor | NotImplementedError,
     ) -> None:
-        """Makes a gradient the sum of a stack."""
+        """Makes a gradient the sum of a stack of summands, in place. An error in place of the stack
+        becomes a warning: the gradient is reduced."""
         if isinstance(stack, NotImplementedError):
             warnings.warn(
                 f"no_sync: the gradient of a parameter of shape {list(parameter.shape)} is "

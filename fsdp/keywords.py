@@ -31,19 +31,24 @@ HOOKS = (
     "parameter.register_post_accumulate_grad_hook gets each reduced gradient, "
     "MixedPrecisionPolicy(reduce_dtype=) narrows the sum, no_sync defers it"
 )
-_WHOLE = (
+_CHECKPOINTS = (
     "state_dict() of model and optimizer has full tensors; spmd.CheckpointManager writes shards"
 )
-# Names of torch's wrapper that ours lacks, with what serves.
+# Names of torch's wrapper that ours lacks, with the alternative.
 LACKING = {
     **dict.fromkeys(("register_comm_hook", "set_all_reduce_hook"), HOOKS),
-    **dict.fromkeys(("set_state_dict_type", "get_state_dict_type", "state_dict_type"), _WHOLE),
     **dict.fromkeys(
-        ("full_optim_state_dict", "sharded_optim_state_dict", "shard_full_optim_state_dict"), _WHOLE
+        ("set_state_dict_type", "get_state_dict_type", "state_dict_type"), _CHECKPOINTS
     ),
-    **dict.fromkeys(("flatten_sharded_optim_state_dict", "scatter_full_optim_state_dict"), _WHOLE),
     **dict.fromkeys(
-        ("rekey_optim_state_dict", "optim_state_dict", "optim_state_dict_to_load"), _WHOLE
+        ("full_optim_state_dict", "sharded_optim_state_dict", "shard_full_optim_state_dict"),
+        _CHECKPOINTS,
+    ),
+    **dict.fromkeys(
+        ("flatten_sharded_optim_state_dict", "scatter_full_optim_state_dict"), _CHECKPOINTS
+    ),
+    **dict.fromkeys(
+        ("rekey_optim_state_dict", "optim_state_dict", "optim_state_dict_to_load"), _CHECKPOINTS
     ),
     **dict.fromkeys(
         ("fsdp_modules", "check_is_root"), "fsdp.show(model) lists the units, the root first"
@@ -51,8 +56,9 @@ LACKING = {
 }
 
 Keywords = dict[str, Any]
-# By keyword, what it becomes: (its value, our keywords so far) -> our keywords; or why it changes
-# nothing, with the values that give no warning besides None, where these are not False.
+# The meaning of a keyword: a function (its value, our keywords so far) -> our keywords; or why it
+# changes nothing, which a warning says unless the value is None or False. A tuple has the reason,
+# and the values without a warning in place of False.
 Meaning = Callable[[Any, Keywords], Keywords] | str | tuple[str, *tuple[object, ...]]
 Table = Mapping[str, Meaning]
 
@@ -81,10 +87,11 @@ def translate(
         meaning = table[name]
         if callable(meaning):
             translated = meaning(value, ours)
-            twice = sorted(translated.keys() & keywords.keys())
-            if twice:  # else the order of keywords would decide
+            duplicates = sorted(translated.keys() & keywords.keys())
+            if duplicates:  # else the order of keywords would decide
                 raise TypeError(
-                    f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them"
+                    f"{caller}: got both {name} and {duplicates[0]}, which it becomes; give "
+                    "one of them"
                 )
             ours.update(translated)
             continue
@@ -112,7 +119,7 @@ def warn_without_meaning(caller: str, reasons: Mapping[str, str], *, stacklevel:
 def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Returns a decorator that makes a constructor accept the keywords of another library, too."""
 
-    def wrapped(init: Callable[..., None]) -> Callable[..., None]:
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
         """The constructor with the other library's keywords translated."""
         parameters = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
 
@@ -128,7 +135,7 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         return constructor
 
-    return wrapped
+    return decorate
 
 
 def _replicated(parameter: nn.Parameter) -> Placement:
@@ -152,8 +159,7 @@ def _strategy(value: object, ours: Keywords) -> Keywords:
         raise ValueError(
             f"sharding_strategy: expected {', '.join(_STRATEGIES)} or None, got {value!r}"
         )
-    # Hybrid sharding needs to know which axis has replicas; FSDP of torch has a process group for
-    # it.
+    # Hybrid sharding needs the axis of replicas, for which torch's FSDP takes a process group.
     if "HYBRID" not in name or "extra_data_axis" in ours:
         return _STRATEGIES[name]
     mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
@@ -229,15 +235,15 @@ def _ignored_states(value: Iterable[object] | None, _: Keywords) -> Keywords:
     }
 
 
-def _dtypes(name: str) -> Callable[[torch.dtype | None, Keywords], Keywords]:
-    """A keyword that sets one dtype of the precision policy; several such keywords make the policy
-    together."""
+def _policy_dtype(name: str) -> Callable[[torch.dtype | None, Keywords], Keywords]:
+    """The meaning of a keyword that sets one dtype of the precision policy; several such keywords
+    make the policy together."""
 
-    def of(value: torch.dtype | None, ours: Keywords) -> Keywords:
+    def meaning(value: torch.dtype | None, ours: Keywords) -> Keywords:
         policy = ours.pop("mp_policy", None) or MixedPrecisionPolicy()
         return {"mp_policy": MixedPrecisionPolicy(**{**vars(policy), name: value})}
 
-    return of
+    return meaning
 
 
 # `torch.distributed.fsdp.FullyShardedDataParallel`.
@@ -268,10 +274,10 @@ XLA: Table = {
     "optimization_barrier_in_backward": ("a gather waits for the arriving gradient", True),
     "sync_on_finalization": "spmd.sync() ends a step",
     "disable_reshard_on_root": ("the root keeps its gathered parameters", True),
-    "compute_dtype": _dtypes("param_dtype"),
-    "buffer_dtype": _dtypes("buffer_dtype"),
+    "compute_dtype": _policy_dtype("param_dtype"),
+    "buffer_dtype": _policy_dtype("buffer_dtype"),
     "fp32_reduce_scatter": lambda value, ours: (
-        _dtypes("reduce_dtype")(torch.float32, ours) if value else {}
+        _policy_dtype("reduce_dtype")(torch.float32, ours) if value else {}
     ),
     "sharding_groups": _AXES,
     "sharding_rank": ONE_VIEW,

@@ -19,7 +19,7 @@ Mesh = spmd.Mesh
 PartitionSpec = spmd.PartitionSpec
 
 
-# they need nothing of FSDP, and are imported at their first use
+# Functions of spmd that need nothing of FSDP, imported at their first use.
 _OF_SPMD = ("load_checkpoint", "save_checkpoint")
 
 

@@ -99,33 +99,35 @@ class BatchSplit:
                 entry if isinstance(entry, tuple) else (entry,)
             ):
                 entries[tensor.shape[1]] = entry
-        if entries != self._of_length:  # a compiled step watches it
+        if entries != self._of_length:  # a compiled step has a guard on the dict
             self._of_length = entries
 
     def __call__(self, output: object, dim: int = 0, *, is_batch: bool = False) -> None:
-        """Shards a dim of the tensors in an output (dim 1: that of the rows of a stack). is_batch:
-        prints a line if none can be sharded."""
-        whole = []
+        """Shards a dim of the tensors in an output; of stacks and time-first tensors it is dim 1.
+        is_batch: prints a line if no tensor can be sharded."""
+        uneven_shapes = []
         # Vectors and scalars, such as a loss, have no rows of the batch that a mark could name.
         batches = [
             tensor for tensor in tensors(output) if tensor.dim() >= 2 and tensor.shape[dim] > 0
         ]
         for tensor in batches:
             if tensor.shape[dim] % self.ways == 0:
-                rows = (
+                sequence = (
                     self._of_length.get(tensor.shape[1]) if dim == 0 and tensor.dim() > 2 else None
                 )
-                spmd.mark_sharding(tensor, self.mesh, _spec(tensor.dim(), dim, self.axes, rows))
+                spmd.mark_sharding(tensor, self.mesh, _spec(tensor.dim(), dim, self.axes, sequence))
             else:
-                whole.append(tuple(tensor.shape))
-        if is_batch and whole and len(whole) == len(batches):
-            note_whole("fsdp", whole[0], dim, self.ways)
+                uneven_shapes.append(tuple(tensor.shape))
+        if is_batch and uneven_shapes and len(uneven_shapes) == len(batches):
+            note_whole("fsdp", uneven_shapes[0], dim, self.ways)
 
 
 # Cached: a unit marks its inputs and outputs in each pass, and a spec is checked when it is made.
 @functools.cache
-def _spec(rank: int, dim: int, axes: tuple[str, ...], rows: _Entry = None) -> spmd.PartitionSpec:
-    """The spec that shards one dim over axes; rows: the entry of dim 1, for sequences."""
+def _spec(
+    rank: int, dim: int, axes: tuple[str, ...], sequence: _Entry = None
+) -> spmd.PartitionSpec:
+    """The spec that shards one dim over axes; sequence: the entry of dim 1."""
     return spmd.PartitionSpec(
-        *(axes if i == dim else rows if i == 1 else None for i in range(rank))
+        *(axes if i == dim else sequence if i == 1 else None for i in range(rank))
     )

@@ -42,30 +42,30 @@ def plan_overrides(
     module: nn.Module,
     policy: AnyPolicy | None,
     ignored_modules: Collection[nn.Module] = (),
-    alone: Collection[type[nn.Module]] = (),
+    unit_classes: Collection[type[nn.Module]] = (),
 ) -> list[tuple[str, nn.Module, dict[str, Any]]]:
     """`plan_units` with the keywords that override each unit's settings: a policy's, and those of
     the module's `_wrap_overrides`.
 
-    Modules of the classes `alone` are units, too.
+    Modules of `unit_classes` are units, too.
     """
     if policy is not None:
         refuse_absent(policy, module)
-    # Without a policy the classes `alone` are one.
-    policy = tuple(alone) or None if policy is None else policy
+    # Without a policy `unit_classes` are the policy.
+    policy = tuple(unit_classes) or None if policy is None else policy
     if policy is None:
         return []
     ignored = {below for ignored_module in ignored_modules for below in ignored_module.modules()}
-    chooses, overrides = resolve(policy, module, ignored)
-    if alone:
-        chooses = partial(or_policy, policies=[chooses, tuple(alone)])
+    is_chosen, overrides = resolve(policy, module, ignored)
+    if unit_classes:
+        is_chosen = partial(or_policy, policies=[is_chosen, tuple(unit_classes)])
     units: list[tuple[str, nn.Module]] = []
     ignored_ids = {
         id(parameter)
         for ignored_module in ignored_modules
         for parameter in ignored_module.parameters()
     }
-    visit("", module, chooses, units, set(ignored), ignored_ids)
+    visit("", module, is_chosen, units, set(ignored), ignored_ids)
     return [
         (name, unit, {**overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})})
         for name, unit in units
@@ -86,11 +86,11 @@ def visit(
     number of their parameter elements.
 
     visited: modules that are not visited again. ignored_ids: the ids of parameters that do not
-    count. asks_root: the policy also decides on the root, whose name is ""; else it is never among
-    them.
+    count. asks_root: the policy also decides on the root, whose name is ""; else the root is never
+    appended.
     """
-    # torch's policies count so: elements below the module that are not ignored, then without those
-    # of child units.
+    # As torch's policies count: first all elements that are not ignored, then without those of
+    # child units.
     numel = sum(
         parameter.numel() for parameter in module.parameters() if id(parameter) not in ignored_ids
     )
@@ -147,16 +147,16 @@ def recursive_wrap(
     numel = visit(
         "", module, policy, units, set(ignored), ignored_ids, asks_root=not only_wrap_children
     )
-    places = defaultdict[nn.Module | None, list[tuple[nn.Module, str]]](list)
+    parents = defaultdict[nn.Module | None, list[tuple[nn.Module, str]]](list)
     for parent in module.modules():
         for name, child in parent._modules.items() if parent not in ignored else ():
-            # a module that goes by two names is replaced at both
-            places[child].append((parent, name))
+            # A module with two names is replaced under both.
+            parents[child].append((parent, name))
     for _, unit in units:
         result = wrapper_cls(
             unit, **{**kwargs, **overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})}
         )
-        for parent, name in places[unit] if result is not unit else ():
+        for parent, name in parents[unit] if result is not unit else ():
             setattr(parent, name, result)
         module = result if unit is module else module
     return module, numel

@@ -190,21 +190,21 @@ def _gathered(
     state = get(*args, options=_sharded(options), **kwargs)
     if not options.full_state_dict:
         return state
-    keeps = not options.cpu_offload or spmd.process_index() == 0
+    keeps_tensors = not options.cpu_offload or spmd.process_index() == 0
 
     def full(tensor: torch.Tensor) -> torch.Tensor | None:
         # An optimizer increments its step counts on the CPU in place: the state is a copy of their
         # present values.
-        whole = spmd.full_tensor(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
-        # the other processes free each full tensor before the next is gathered
-        return whole if keeps else None
+        copy = spmd.full_tensor(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
+        # The other processes free each full tensor before the next is gathered.
+        return copy if keeps_tensors else None
 
     state = tree_map_only(torch.Tensor, full, state)  # a collective: every process takes part
-    return state if keeps else {}
+    return state if keeps_tensors else {}
 
 
 def _of_all_processes(options: Options) -> StateDictOptions:
-    """The options of a state dict that every process has."""
+    """The options; raises NotImplementedError for a state dict of the first process alone."""
     options = options or StateDictOptions()
     if options.broadcast_from_rank0:
         raise NotImplementedError(
@@ -224,25 +224,27 @@ def _of_optimizer(
     for group, numbered in zip(
         optimizer.param_groups, optimizer.state_dict()["param_groups"], strict=True
     ):
-        names_of = [names.get(id(parameter), []) for parameter in group["params"]]
-        groups.append({**_group_of(names_of, state["param_groups"]), "params": numbered["params"]})
-        for number, parameter_names in zip(numbered["params"], names_of, strict=True):
+        group_names = [names.get(id(parameter), []) for parameter in group["params"]]
+        groups.append(
+            {**_group_of(group_names, state["param_groups"]), "params": numbered["params"]}
+        )
+        for number, parameter_names in zip(numbered["params"], group_names, strict=True):
             values.update(
                 (number, state["state"][name]) for name in parameter_names if name in state["state"]
             )
     return {"state": values, "param_groups": groups}
 
 
-def _group_of(names_of: list[list[str]], groups: list[State]) -> StateDict:
+def _group_of(group_names: list[list[str]], groups: list[State]) -> StateDict:
     """The group of a saved state with the parameters of these names, without its "params".
-    names_of: the names of each parameter, which may have several."""
+    group_names: all names of each parameter; a tied one has several."""
     for group in groups:
-        saved = {*group["params"]}
-        if names_of and all(saved & {*names} for names in names_of):
+        saved_names = {*group["params"]}
+        if group_names and all(saved_names & {*names} for names in group_names):
             return {name: value for name, value in group.items() if name != "params"}
     raise ValueError(
         "set_optimizer_state_dict: expected a group with the parameters "
-        f"{[names[:1] for names in names_of[:4]]} of the optimizer, got groups of "
+        f"{[names[:1] for names in group_names[:4]]} of the optimizer, got groups of "
         f"{[list(group['params'])[:4] for group in groups]}; make the optimizer with the groups "
         "that were saved, of the model's own parameters"
     )

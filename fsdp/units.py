@@ -68,8 +68,8 @@ class UnitState(enum.Enum):
 class _Pass:
     """The state of one forward pass.
 
-    gathers: the active gathers. casts: the tensors that modules hold meanwhile; None after
-    backward, which frees them even if the loss is referenced (a second backward casts again).
+    gathers: the active gathers. casts: the casts in the slots of parameters; None after backward,
+    which frees them even if the loss is referenced (a second backward casts again).
     output_dtype: the dtype of the output. saved_shards: for each gather, the tensors kept for
     backward. task: autograd's graph task of its backward.
     """
@@ -81,8 +81,8 @@ class _Pass:
     task: int = -1
 
 
-# Units by the ids of their parameters, which they hold, so that the ids stay valid: for a mark of
-# one, and for a module that is wrapped after one above it.
+# Units by the ids of their parameters, which they keep alive, so that the ids stay valid. A mark of
+# a parameter looks its unit up, and a module that is wrapped after its parent.
 OWNERS: "weakref.WeakValueDictionary[int, Unit]" = weakref.WeakValueDictionary()
 
 
@@ -144,11 +144,10 @@ class Unit:
         self._restart()
 
     def _restart(self) -> None:
-        """The state between passes: no pass runs, and no gather is made yet."""
-        # One gather object for all passes: a compiled step has a guard on it, and would see a new
-        # one in each.
-        # the gather of parameters that are not cast; None: not made
-        self._gathered: spmd.use_sharding | None = None
+        """Resets the state of passes: no pass runs, and no gather is made yet."""
+        # The gather of parameters that are not cast; None: not made. It is one object for all
+        # passes, as a compiled step has a guard on it.
+        self._stored_gather: spmd.use_sharding | None = None
         # running passes, innermost last, with the tensors they replaced
         self._passes: list[tuple[_Pass, _SlotValues]] = []
         self._masters: _SlotValues = {}  # the parameters that casts replace during backward
@@ -157,8 +156,15 @@ class Unit:
 
     def __getstate__(self) -> dict[str, object]:
         # A copy begins with no pass under way.
-        runs = {"_gathered", "_passes", "_masters", "_backward_pass", "_stored", "_modules"}
-        return {name: value for name, value in self.__dict__.items() if name not in runs}
+        transient = {
+            "_stored_gather",
+            "_passes",
+            "_masters",
+            "_backward_pass",
+            "_stored",
+            "_modules",
+        }
+        return {name: value for name, value in self.__dict__.items() if name not in transient}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -172,8 +178,7 @@ class Unit:
         return [module for ref in self._modules if (module := ref()) is not None]
 
     def release(self, below: "Unit") -> None:
-        """Drops the parameters that now belong to `below`, a unit that was made of modules below
-        this one."""
+        """Drops the parameters that now belong to `below`, a new unit of modules below this one."""
         moved_ids = {id(parameter) for parameter in below.parameters}
         is_kept = [id(parameter) not in moved_ids for parameter in self.parameters]
         self._specs = tuple(itertools.compress(self._specs, is_kept))
@@ -236,10 +241,10 @@ class Unit:
             "" if self._time_first else next(filter(None, map(time_first_note, self.modules)), "")
         )
         if self.is_on_device:  # else on meta, or in a copy on the CPU: `.to("xla")` refreshes again
-            self._specs = tuple(map(self._placed, self.parameters))
+            self._specs = tuple(map(self._stored_spec, self.parameters))
             self.reshard()
             for parameter in self.ignored:
-                spmd.mark_sharding(parameter, self.settings.mesh, self._spec_of_others(parameter))
+                spmd.mark_sharding(parameter, self.settings.mesh, self._base_spec(parameter))
             for module in modules:
                 for buffer in module.buffers():
                     if buffer.device.type == "xla":
@@ -247,17 +252,20 @@ class Unit:
             # made here, a compiled call does not see it appear in the first forward pass
             self._gather_stored()
 
-    def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
-        """The spec of a parameter: its spec over other axes and, unless it is small, one dim
+    def _stored_spec(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
+        """The stored spec of a parameter: its spec over other axes and, unless it is small, one dim
         sharded over the shard axis."""
-        spec, settings = self._spec_of_others(parameter), self.settings
+        base_spec, settings = self._base_spec(parameter), self.settings
         if parameter.numel() < settings.min_shard_numel:
-            return spec
+            return base_spec
         size = settings.mesh.shape()[settings.shard_axis]
-        return placement(parameter, settings.shard_axis, size, spec, settings.shard_placement_fn)
+        return placement(
+            parameter, settings.shard_axis, size, base_spec, settings.shard_placement_fn
+        )
 
-    def _spec_of_others(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
-        return spec_of_others(parameter, self.settings.mesh, self.settings.shard_axis)
+    def _base_spec(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
+        """The spec of a parameter over the axes other than the shard axis."""
+        return spec_without(parameter, self.settings.mesh, self.settings.shard_axis)
 
     def unshard(self, *, with_gradients: bool = False) -> None:
         """Stores the parameters unsharded, until the unit's next forward pass ends or `reshard` is
@@ -303,6 +311,7 @@ class Unit:
         self.unsynced.set([*self.parameters, *self.ignored], self.split.mesh, self.split.axes, over)
 
     def _hook_gradients(self) -> None:
+        """Registers the hooks that reduce gradients in `reduce_dtype` and scale them."""
         scale = None if self.divide_factor is None else self.split.ways / self.divide_factor
         self._hooks.put(self.parameters, self.settings.mp_policy.reduce_dtype, scale)
 
@@ -371,11 +380,14 @@ class Unit:
         return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
     def _recomputed_pass(self) -> _Pass | None:
-        """The forward pass that recompute around the unit runs again in its backward, or None. The
-        second run reads the casts that the backward has gathered."""
-        running = self._backward_pass
-        is_in_backward = running is not None and running.task == torch._C._current_graph_task_id()
-        return running if is_in_backward else None
+        """The forward pass that a recomputation in backward runs again, or None. The second run
+        reads the same casts, which were gathered when the gradient arrived."""
+        backward_pass = self._backward_pass
+        return (
+            backward_pass
+            if backward_pass is not None and backward_pass.task == torch._C._current_graph_task_id()
+            else None
+        )
 
     def post_forward(self, module: nn.Module, args: object, output: object) -> object:
         """Ends a forward pass; returns its output. output: None where forward raised, as a
@@ -389,7 +401,8 @@ class Unit:
         returned = [tensor for tensor in tensors(output) if tensor.grad_fn is not None]
         is_recomputed = ended is self._recomputed_pass()
         if self.kept_on is not None and returned and not is_recomputed:
-            # Computed before an output, so that the gathered value is freed where forward ends.
+            # The shards are computed before an output, so that the gathered value is freed where
+            # forward ends.
             ended.saved_shards = [
                 gather.keep(self.kept_on, returned[0]) for gather in ended.gathers
             ]
@@ -468,17 +481,17 @@ class Unit:
 
     def _gather_stored(self) -> spmd.use_sharding:
         """The gather of the parameters that forward reads in their own dtype, made once."""
-        if self._gathered is None:
-            cast_later = {id(parameter) for parameter in self._stored_slots().values()}
-            whole = [parameter for parameter in self.parameters if id(parameter) not in cast_later]
-            self._gathered = self._gather(whole)
-        return self._gathered
+        if self._stored_gather is None:
+            cast_ids = {id(parameter) for parameter in self._stored_slots().values()}
+            uncast = [parameter for parameter in self.parameters if id(parameter) not in cast_ids]
+            self._stored_gather = self._gather(uncast)
+        return self._stored_gather
 
     def _gather(self, parameters: Iterable[torch.Tensor]) -> spmd.use_sharding:
         return spmd.use_sharding(parameters, self.settings.mesh, over=self.settings.shard_axis)
 
     def _stored_slots(self) -> _SlotValues:
-        """The parameters that are cast for a pass, by the slots that hold them now."""
+        """The parameters that a pass casts, by their slots."""
         return {
             slot: _slot_value(*slot) for slot in self._slots if self._is_cast(_slot_value(*slot))
         }
@@ -535,9 +548,9 @@ def root_of(module: nn.Module) -> Unit | None:
     return unit_of(module) or next(iter(units_in(module)), None)
 
 
-def spec_of_others(tensor: torch.Tensor, mesh: spmd.Mesh, *axes: str) -> spmd.PartitionSpec:
-    """The spec of a tensor without these axes: its sharding over the other axes of the mesh (tensor
-    parallel)."""
+def spec_without(tensor: torch.Tensor, mesh: spmd.Mesh, *axes: str) -> spmd.PartitionSpec:
+    """The spec of a tensor over the other axes of the mesh (tensor parallel); replicated if the
+    tensor is on another mesh or on none."""
     sharding = spmd.get_sharding(tensor)
     if sharding is None or sharding.mesh_axes() != mesh.shape():
         return spmd.PartitionSpec(*(None for _ in tensor.shape))
@@ -547,6 +560,7 @@ def spec_of_others(tensor: torch.Tensor, mesh: spmd.Mesh, *axes: str) -> spmd.Pa
 
 
 def _slot_value(module: nn.Module, name: str) -> torch.Tensor:
+    """The tensor in a slot: a parameter, or its cast while a pass runs."""
     tensor = module._parameters[name]
     assert tensor is not None, "a slot is the place of a parameter"
     return tensor

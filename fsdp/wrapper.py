@@ -140,10 +140,10 @@ class FullyShardedDataParallel(nn.Module):
         if not isinstance(module, nn.Module):
             raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(module).__name__}")
         if isinstance(module, FullyShardedDataParallel):
-            inner, over = module.module, module.mesh  # type: ignore[has-type]
+            inner, inner_mesh = module.module, module.mesh  # type: ignore[has-type]
             raise ValueError(
-                f"{caller}: the {type(inner).__name__} is wrapped already, over {over!r}; wrap a "
-                "module once (its `.module` is the module itself)"
+                f"{caller}: the {type(inner).__name__} is wrapped already, over {inner_mesh!r}; "
+                "wrap a module once (its `.module` is the module itself)"
             )
         mesh, axis, batch_axes = axes_of(caller, mesh, shard_axis, extra_data_axis)
         settings = Settings(
@@ -164,11 +164,13 @@ class FullyShardedDataParallel(nn.Module):
             *(below for ignored_module in ignored_modules for below in ignored_module.parameters()),
         ]
         # Modules that are units already are left to those.
-        wrapped = [below for places in units_in(module).values() for _, below in places]
-        full = tuple(full_precision_modules)
-        planned = plan_overrides(module, auto_wrap_policy, (*ignored_modules, *wrapped), full)
+        wrapped = [below for members in units_in(module).values() for _, below in members]
+        full_classes = tuple(full_precision_modules)
+        planned = plan_overrides(
+            module, auto_wrap_policy, (*ignored_modules, *wrapped), full_classes
+        )
         for _, unit, overrides in planned:
-            if isinstance(unit, full):
+            if isinstance(unit, full_classes):
                 overrides["mp_policy"] = FullPrecision()
         units = [
             (name, unit, settings.overridden(overrides, name)) for name, unit, overrides in planned
@@ -179,20 +181,22 @@ class FullyShardedDataParallel(nn.Module):
         # After the plan, which reads shapes alone: a policy that raises moves nothing.
         materialise(caller, module, has_data=mesh.target is None, param_init_fn=param_init_fn)
         self._split = BatchSplit(mesh, batch_axes)
-        for name, unit, of_unit in units:
+        for name, unit, unit_settings in units:
             if auto_wrapper_callable is None:
-                attach([unit], of_unit, self._split, ignored)
+                attach([unit], unit_settings, self._split, ignored)
             else:
-                self._wrap_unit(name, unit, of_unit, auto_wrapper_callable, ignored)
+                self._wrap_unit(name, unit, unit_settings, auto_wrapper_callable, ignored)
         # The root keeps its parameters from forward to backward, which begins with them.
-        root = replace(settings, reshard_after_forward=None) if reshard_after_forward else settings
-        self._attached = attach([module], root, self._split, ignored)
+        root_settings = (
+            replace(settings, reshard_after_forward=None) if reshard_after_forward else settings
+        )
+        self._attached = attach([module], root_settings, self._split, ignored)
         self._register_state_dict_hook(_strip_prefix)
         self.register_state_dict_pre_hook(FullyShardedDataParallel._restore)
         self.register_load_state_dict_pre_hook(_add_prefix)
         self.register_load_state_dict_post_hook(_strip_reported)
-        if isinstance(type(self), _WithUnits):
-            _CHOSEN.update(unit for _, unit in self.units)
+        if isinstance(type(self), _UnitInstances):
+            _POLICY_UNITS.update(unit for _, unit in self.units)
 
     def _wrap_unit(
         self,
@@ -209,8 +213,7 @@ class FullyShardedDataParallel(nn.Module):
             for field in fields(settings)
             if field.name in OVERRIDABLE
         }
-        # The user's function makes a root of its own, for which None would mean to keep its
-        # parameters.
+        # The user's function makes the module a root, which would keep its parameters by None.
         reshards = settings.reshard_after_forward
         overrides["reshard_after_forward"] = True if reshards is None else reshards
         extra = (axis for axis in settings.batch_axes if axis != settings.shard_axis)
@@ -247,10 +250,10 @@ class FullyShardedDataParallel(nn.Module):
             # not set yet: a copy or an unpickled wrapper looks before it has attributes
             if name == "module":
                 raise
-            serves = LACKING.get(name) or (_OF_MODULES if hasattr(FSDPModule, name) else "")
-            if serves and not hasattr(self.module, name):
+            hint = LACKING.get(name) or (_OF_MODULES if hasattr(FSDPModule, name) else "")
+            if hint and not hasattr(self.module, name):
                 raise AttributeError(
-                    f"{type(self).__name__} has no {name}: {serves}", name=name, obj=self
+                    f"{type(self).__name__} has no {name}: {hint}", name=name, obj=self
                 ) from None
             return getattr(self.module, name)
 
@@ -396,8 +399,9 @@ class FullyShardedDataParallel(nn.Module):
         self._refresh()  # a file has no shardings
 
     def _refresh(self) -> None:
-        for unit, places in units_in(self.module).items():
-            unit.refresh([module for _, module in places])
+        """Has each unit shard the present tensors of its modules."""
+        for unit, members in units_in(self.module).items():
+            unit.refresh([module for _, module in members])
 
     def _restore(self, *_: object) -> None:
         """Puts parameters back into the slots of casts that a failed backward pass has left."""
@@ -417,6 +421,7 @@ def _add_prefix(wrapper: nn.Module, state: StateDict, prefix: str, *_: object) -
 
 
 def _rename(state: StateDict, old: str, new: str) -> None:
+    """Replaces the prefix `old` of a state dict's keys."""
     # All keys are removed before any is added: a module may have a child that is called "module",
     # too.
     state.update(
@@ -425,10 +430,14 @@ def _rename(state: StateDict, old: str, new: str) -> None:
 
 
 def _strip_reported(wrapper: nn.Module, incompatible: _IncompatibleKeys) -> None:
+    """Removes the wrapper's prefix from the keys that `load_state_dict` reports."""
     prefix = wrapper.__dict__.pop("_loading")
-    long = prefix + PREFIX
+    full_prefix = prefix + PREFIX
     for keys in (incompatible.missing_keys, incompatible.unexpected_keys):
-        keys[:] = [prefix + key.removeprefix(long) if key.startswith(long) else key for key in keys]
+        keys[:] = [
+            prefix + key.removeprefix(full_prefix) if key.startswith(full_prefix) else key
+            for key in keys
+        ]
 
 
 # --- the names of PyTorch/XLA's two FSDPs, with their keywords ------------------------------------
@@ -436,8 +445,8 @@ def _strip_reported(wrapper: nn.Module, incompatible: _IncompatibleKeys) -> None
 # Two classes: PyTorch/XLA's first FSDP takes keywords, also by position, that its second lacks.
 
 _OURS = dict.fromkeys(inspect.signature(FullyShardedDataParallel).parameters)
-# PyTorch/XLA's arguments after the first two, by position: the table's up to this one, and three of
-# ours.
+# PyTorch/XLA's arguments after the first two, by position: those of the table up to
+# `coalesce_all_gather_ops`, and three of ours.
 _ORDER = [*XLA]
 _ORDER[_ORDER.index("coalesce_all_gather_ops") + 1 :] = (
     "auto_wrap_policy",
@@ -447,20 +456,20 @@ _ORDER[_ORDER.index("coalesce_all_gather_ops") + 1 :] = (
 
 
 # The modules that an auto_wrap_policy of these classes chose; they stay themselves and are units.
-_CHOSEN: "WeakSet[nn.Module]" = WeakSet()
+_POLICY_UNITS: "WeakSet[nn.Module]" = WeakSet()
 
 
-class _WithUnits(type):
+class _UnitInstances(type):
     """Metaclass of the wrappers: for `isinstance`, the modules chosen by an auto_wrap_policy are
     instances, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or (
-            isinstance(instance, nn.Module) and instance in _CHOSEN
+            isinstance(instance, nn.Module) and instance in _POLICY_UNITS
         )
 
 
-class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits):
+class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_UnitInstances):
     """`FullyShardedDataParallel` with the keywords of `torch_xla.distributed.fsdp` (FSDP v1) in
     addition to its own.
 
@@ -499,7 +508,7 @@ class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits
         return list(self.named_parameters())
 
 
-class SpmdFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits):
+class SpmdFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_UnitInstances):
     """`FullyShardedDataParallel` under the name of
     `torch_xla.experimental.spmd_fully_sharded_data_parallel` (FSDP v2).
 

@@ -205,7 +205,7 @@ def _join() -> None:
     sys.meta_path.insert(0, Aliases(paths | PICKLED))
     points.AT_FIRST_USE.append(_join_points)
     if is_here("tools"):  # where there are several processes
-        processes.proofs.append(_Later("tools.processes.agreement"))
+        processes.comparisons.append(_Later("tools.processes.agreement"))
     for module in AT_IMPORT:
         if is_here(module):
             importlib.import_module(f"spmd.{module}")

@@ -48,7 +48,7 @@ def seed() -> None:
         # what an error that a test before caught still holds: the next sync would run it
         gc.collect()
     pace.longest = pace.early = recorders.longest_step.value = 0
-    pace.rest(pace.recorded_ops, had_loop=True)
+    pace.restart(pace.recorded_ops, had_loop=True)
     forgetful = ("explain.idle_devices", "explain.waiting_device", "explain.status")
     for name in ("spmd.adaptive.changing", *(f"spmd.tools.{each}" for each in forgetful)):
         if name in sys.modules:

@@ -152,7 +152,7 @@ def _up_to(
     inputs = walks.topological([value for value, _ in roots])[1]
     meshes = list(schedule.meshes_met((storage for _, storage in roots), nodes, inputs).values())
     if len(meshes) == 1:
-        return prepare.between(ends, nodes, meshes[0])
+        return prepare.split_at(ends, nodes, meshes[0])
     first = set(nodes[: ends[-1]])
     return schedule.by_mesh(
         [root for root in roots if walks.origin(root[0]) in first], nodes[: ends[-1]], inputs

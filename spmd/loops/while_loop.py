@@ -130,6 +130,6 @@ def _numbers(nodes: Sequence[Node]) -> tuple[tuple[int, ...], list[float | int]]
         steps += [0] * len(node.numbers)
         for seed_index, count in node.op.draws:
             draw = int(numbers[start + seed_index]), int(numbers[start + count])
-            numbers[start + seed_index], numbers[start + count] = seed.apart(draw), 0
+            numbers[start + seed_index], numbers[start + count] = seed.loop_seed(draw), 0
             steps[start + count] = 1
     return tuple(steps), numbers

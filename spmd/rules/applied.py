@@ -267,7 +267,7 @@ class _Arrived:
             if isinstance(tensor, XlaTensor) and (replaces or storage_of(tensor).sharding is None):
                 marked(tensor, self.mesh.sharding(spec, tensor.dim(), "ShardingRules"))
 
-    def to_come(self, tensor: torch.Tensor) -> Sharding | None:
+    def future_sharding(self, tensor: torch.Tensor) -> Sharding | None:
         """The future sharding of a tensor of the module; None for another tensor."""
         module = None if self._module is None else self._module()
         if module is None or module.__dict__.get(module_moves.ARRIVED) is not self:

@@ -37,7 +37,7 @@ class TestDeep:
         found, names = initialised(device, mesh8)
         assert {*names} == {"init"} and len(names) <= 5
         assert initialised(device, mesh8, layers=16)[1].count("init") <= len(names)
-        monkeypatch.setattr(initialization, "_FEW", 10**9)
+        monkeypatch.setattr(initialization, "_MOST_EXCESS_OPS", 10**9)
         expected, _ = initialised(device, mesh8)
         assert all(torch.equal(value, expected[name]) for name, value in found.items())
         assert not torch.equal(found["blocks.0.mlp.up.weight"], found["blocks.1.mlp.up.weight"])

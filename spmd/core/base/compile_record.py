@@ -53,15 +53,19 @@ class Move:
     @property
     def text(self) -> str:
         """The move in words, without its line."""
-        of = f"{self.value} {list(self.shape)}" if self.value else "a value"
-        known_layout = (
+        value_text = f"{self.value} {list(self.shape)}" if self.value else "a value"
+        one_layout = (
             f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
         )
-        layouts = f", {self.before} -> {self.after}" if self.before and self.after else known_layout
-        how = f"{' + '.join(self.collectives)} over {' x '.join(self.axes)}, moves {self.bytes:,} B"
-        how += f" in {self.count:,} moves" if self.count > 1 else ""
-        whole = "gathered and cut again, " if self.kind == "given up" else ""
-        return f"{of}{layouts}: {whole}{how}{f'; {self.advice}' if self.mark else ''}"
+        layouts = f", {self.before} -> {self.after}" if self.before and self.after else one_layout
+        traffic = (
+            f"{' + '.join(self.collectives)} over {' x '.join(self.axes)}, moves {self.bytes:,} B"
+        )
+        traffic += f" in {self.count:,} moves" if self.count > 1 else ""
+        regathered = "gathered and cut again, " if self.kind == "given up" else ""
+        return (
+            f"{value_text}{layouts}: {regathered}{traffic}{f'; {self.advice}' if self.mark else ''}"
+        )
 
     @property
     def advice(self) -> str:

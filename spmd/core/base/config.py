@@ -133,21 +133,21 @@ FLAGS = (
 RENAMED = {"roll_layers": "scan_layers", "entry_cache_size": "op_table_size"}
 
 
-# Variables of PyTorch/XLA's that set a flag, where that has no variable of its own set.
-_THEIRS = {
+# Variables of PyTorch/XLA that set a flag whose own variable is not set.
+_XLA_VARIABLES = {
     "hints": ("PT_XLA_DEBUG_LEVEL", "PT_XLA_DEBUG"),
     "module_paths": ("XLA_IR_DEBUG", "XLA_HLO_DEBUG"),
     "graphs_file": ("XLA_SAVE_TENSORS_FILE",),
 }
 
 
-def _start_of(flag: Flag) -> Setting:
+def _initial_value(flag: Flag) -> Setting:
     """The initial value of a flag: from its environment variable, else from PyTorch/XLA's, else its
     default."""
-    for variable in (flag.variable, *_THEIRS.get(flag.name, ())):
+    for variable in (flag.variable, *_XLA_VARIABLES.get(flag.name, ())):
         text = os.environ.get(variable)
         if text is not None:
-            # Its level has no upper bound (ours ends at 2), and its switch is a word.
+            # PyTorch/XLA's debug level has no upper bound (`hints` ends at 2), and may be a word.
             if flag.name == "hints" and variable != flag.variable:
                 text = {"true": "1", "false": "0"}.get(
                     text.lower(), "2" if text.isdigit() and int(text) > 2 else text
@@ -178,7 +178,7 @@ class Config:
             if f"SPMD_{old.upper()}" in os.environ:
                 raise ValueError(f"SPMD_{old.upper()} is now SPMD_{new.upper()}: set that instead")
         for flag in FLAGS:
-            object.__setattr__(self, flag.name, _start_of(flag))
+            object.__setattr__(self, flag.name, _initial_value(flag))
 
     if TYPE_CHECKING:  # flags are declared only in FLAGS, which a type checker cannot read
 
@@ -210,7 +210,7 @@ _F = TypeVar("_F")
 
 
 def join_while(flag: str, point: list[_F], function: _F) -> None:
-    """Keeps a function in a registration point while a flag is on, or always ("")."""
+    """Keeps a function in a list of registered functions while a flag is on, or always ("")."""
 
     def follow(value: Setting) -> None:
         if function in point:
@@ -237,7 +237,7 @@ def add_xla_defaults() -> None:
     """Adds the defaults to XLA_FLAGS, before XLA's first client starts; flags that the user has set
     stay."""
     flags = os.environ.get("XLA_FLAGS", "")
-    names = _known_to("jaxlib", [name for name in XLA_DEFAULTS if name not in flags])
+    names = _flags_in_library("jaxlib", [name for name in XLA_DEFAULTS if name not in flags])
     added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in names]
     os.environ["XLA_FLAGS"] = " ".join([flags, *added]).strip()
 
@@ -295,11 +295,11 @@ def requested_cpu_devices() -> dict[str, int]:
     return {name: count for name, count in counts.items() if count is not None}
 
 
-def _known_to(package: str, names: Sequence[str]) -> set[str]:
-    """Returns the flags that occur as full strings in a package's library; nothing of it is loaded
-    or started."""
+def _flags_in_library(package: str, names: Sequence[str]) -> set[str]:
+    """Returns the names that occur as full strings in a package's libraries; loads and starts
+    nothing."""
     spec = importlib.util.find_spec(package) if names else None
-    occurring: set[str] = set()
+    flags: set[str] = set()
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for path in Path(folder).iterdir():
             if path.suffix in (".so", ".dylib", ".dll", ".pyd") and path.stat().st_size > 1 << 24:
@@ -307,21 +307,21 @@ def _known_to(package: str, names: Sequence[str]) -> set[str]:
                     path.open("rb") as file,
                     mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library,
                 ):
-                    occurring |= {
+                    flags |= {
                         name for name in names if library.find(b"\0" + name.encode() + b"\0") >= 0
                     }
-    return occurring
+    return flags
 
 
 @functools.cache
 def is_known_to_libtpu(option: str) -> bool:
     """True if the installed libtpu has an option; libtpu raises for an unknown one."""
-    return option in _known_to("libtpu", [option])
+    return option in _flags_in_library("libtpu", [option])
 
 
 def prepare_libtpu(*, has_tpu: bool) -> None:
-    """Keeps libtpu, where there is no TPU, from querying the network for one and from taking its
-    lock; the user's variables stay."""
+    """Keeps libtpu, where there is no TPU, from querying the network for a TPU and from taking
+    libtpu's lock; the user's variables stay."""
     for name, value in _WITHOUT_TPU.items() if not has_tpu else ():
         os.environ.setdefault(name, value)
 
@@ -378,8 +378,8 @@ def gpu_memory_fraction() -> float:
     return float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") or 0.75)
 
 
-# Variables of others that decide what runs.
-_OF_OTHERS = (
+# Variables of other libraries that decide the platform, the devices or the compiler.
+_FOREIGN_VARIABLES = (
     "JAX_PLATFORMS",
     "XLA_FLAGS",
     "LIBTPU_INIT_ARGS",
@@ -397,7 +397,7 @@ _SECRET = "SPMD_JOB_SECRET"  # no flag: flags are printed
 
 def known_variables() -> dict[str, str]:
     """The variables that are set and that this library, or jax, reads."""
-    names = (*(flag.variable for flag in FLAGS), *_OF_OTHERS)
+    names = (*(flag.variable for flag in FLAGS), *_FOREIGN_VARIABLES)
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -516,22 +516,23 @@ def variables_of_process(
 
     devices: the number of CPU devices, or of GPUs, of each process. secret: see `job_secret`.
     """
-    added = {
+    variables = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
         "WORLD_SIZE": count,
         "RANK": index,
         _SECRET: secret,
     }
-    added |= {"LOCAL_RANK": index, "LOCAL_WORLD_SIZE": count}
-    added |= {} if devices is None else {"CPU_NUM_DEVICES": devices, "GPU_NUM_DEVICES": devices}
+    variables |= {"LOCAL_RANK": index, "LOCAL_WORLD_SIZE": count}
+    variables |= {} if devices is None else {"CPU_NUM_DEVICES": devices, "GPU_NUM_DEVICES": devices}
     inherited_variables = {
         name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")
     }
-    return inherited_variables | {name: str(value) for name, value in added.items()}
+    return inherited_variables | {name: str(value) for name, value in variables.items()}
 
 
 def _whole_number(variable: str, *, least: int = 0) -> int | None:
+    """The value of a variable as an integer of at least `least`, 0 or 1; None if it is not set."""
     text = os.environ.get(variable)
     if text is not None and not (text.isdigit() and int(text) >= least):
         raise ValueError(

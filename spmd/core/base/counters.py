@@ -12,7 +12,7 @@ from .forking import survives_fork
 from .pace import pace
 from .state import PerThread
 
-KEPT = 1024  # samples of a metric; their number and sum go on
+MOST_SAMPLES = 1024  # samples of a metric; their number and sum go on
 
 
 class Metric:
@@ -24,7 +24,7 @@ class Metric:
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0
-        self.samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
+        self.samples: deque[tuple[float, float]] = deque(maxlen=MOST_SAMPLES)
 
 
 when_cleared: list[Callable[[], None]] = []  # called by `clear`: tables of packages
@@ -66,23 +66,23 @@ def add_sample(name: str, value: float) -> None:
 
 
 class Transfer:
-    """A context that adds its time to a metric, and the bytes to another; nothing where it raises.
+    """A context that adds its time to one metric and the bytes to another, unless it raises.
 
     Not a generator: an error raised through one leaves a reference cycle of frames in Python 3.13.
     """
 
-    __slots__ = ("data", "metric", "num_bytes", "started")
+    __slots__ = ("num_bytes", "size_metric", "started", "time_metric")
 
-    def __init__(self, metric: str, data: str, num_bytes: int):
-        self.metric, self.data, self.num_bytes = metric, data, num_bytes
+    def __init__(self, time_metric: str, size_metric: str, num_bytes: int):
+        self.time_metric, self.size_metric, self.num_bytes = time_metric, size_metric, num_bytes
 
     def __enter__(self) -> None:
         self.started = time.perf_counter_ns()
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
-            add_sample(self.metric, time.perf_counter_ns() - self.started)
-            add_sample(self.data, self.num_bytes)
+            add_sample(self.time_metric, time.perf_counter_ns() - self.started)
+            add_sample(self.size_metric, self.num_bytes)
 
 
 def add_fallback(op: str) -> None:

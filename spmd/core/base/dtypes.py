@@ -40,6 +40,7 @@ def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def _range_of(dtype: torch.dtype) -> tuple[float, float]:
+    """The least and the largest Python number that torch converts to a dtype."""
     if dtype.is_complex or dtype.is_floating_point:
         return torch.finfo(dtype).min, torch.finfo(dtype).max
     limits = torch.iinfo(dtype)

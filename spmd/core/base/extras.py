@@ -14,15 +14,16 @@ NAME = "torch-spmd"
 def requirements(name: str, extra: str = "") -> Iterator[Any]:
     """The requirements of a distribution on this machine: by itself, or in addition for one of its
     extras."""
-    # a tenth of a second, for reports and errors
+    # Imported here, as it takes a tenth of a second and only reports and errors need it.
     parse = importlib.import_module("packaging.requirements").Requirement
     for requirement in map(parse, importlib.metadata.requires(name) or ()):
         marker = requirement.marker
-        by_itself = marker is None or marker.evaluate({"extra": ""})
+        is_unconditional = marker is None or marker.evaluate({"extra": ""})
+        # An extra adds the requirements that apply only with it.
         if (
-            by_itself
-            if not extra
-            else marker is not None and not by_itself and marker.evaluate({"extra": extra})
+            not is_unconditional and marker.evaluate({"extra": extra})
+            if extra
+            else is_unconditional
         ):
             yield requirement
 

@@ -76,8 +76,8 @@ def make_room(num_devices: int) -> None:
 
 
 def note(result: jax.Array) -> None:
-    """Notes a launched program by one of its results; does nothing except on several CPU
-    devices."""
+    """Counts a launched program, by one of its results, where the number in flight is limited: on
+    several CPU devices."""
     devices = result.sharding.device_set
     first: Any = next(iter(devices))  # jax has no type for devices
     if first.platform != "cpu":

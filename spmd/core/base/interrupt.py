@@ -43,46 +43,47 @@ class _Press(NamedTuple):
     tensors in a dying interpreter, which aborts. Handlers get the frame of their own call.
     """
 
-    name: int
+    id: int
     number: int
     handler: Handler
 
 
-_names = itertools.count()
+_ids = itertools.count()
 HELD: list[_Press] = []  # not handled yet
-_due: list[_Press] = []  # those of them that have waited for `PATIENCE`
+_due: list[_Press] = []  # presses of HELD that have waited for `PATIENCE`
 
 
-class _Patient:
-    """Replaces a handler and calls it when that is safe."""
+class _DeferringHandler:
+    """A handler of signals that calls the user's handler between two ops, or when it is due."""
 
     def __init__(self, handler: Handler):
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Holds a signal of the user. A signal of `_press_again` calls the handlers of held signals
+        """Holds a signal of the user. A signal of `_resend` calls the handlers of held signals
         that are due."""
-        is_ours, due = _take(number)
+        is_ours, due = _receive(number)
         if due and not _must_wait(frame):
             _forget(due)
             self.handler(number, frame)
         elif not due and not is_ours:
-            _hold(_Press(next(_names), number, self.handler))
+            _hold(_Press(next(_ids), number, self.handler))
 
 
 def _hold(press: _Press) -> None:
     HELD.append(press)
     pace.look_at = -1  # delivered at the next op boundary
     # A threading.Thread would wait for its start.
-    _thread.start_new_thread(_press_again, (press.name, press.number, pace.recorded_ops))
+    _thread.start_new_thread(_resend, (press.id, press.number, pace.recorded_ops))
 
 
 def _forget(presses: list[_Press]) -> None:
+    """Removes presses from the lists of those that wait."""
     for waiting in (HELD, _due):
         waiting[:] = [press for press in waiting if press not in presses]
 
 
-def _press_again(name: int, number: int, num_ops: int) -> None:
+def _resend(press_id: int, number: int, num_ops: int) -> None:
     """Sends the main thread a real signal, which ends a blocking system call, until the handler has
     run.
 
@@ -93,22 +94,22 @@ def _press_again(name: int, number: int, num_ops: int) -> None:
     time.sleep(PATIENCE)
     main = threading.main_thread().ident
     assert main is not None
-    while any(press.name == name for press in HELD):
+    while any(press.id == press_id for press in HELD):
         if pace.recorded_ops != num_ops:
             num_ops, pace.look_at = pace.recorded_ops, -1
         else:
-            if all(press.name != name for press in _due):
-                _due.extend(press for press in HELD if press.name == name)
+            if all(press.id != press_id for press in _due):
+                _due.extend(press for press in HELD if press.id == press_id)
             _sent.add(number)
             signal.pthread_kill(main, number)
         time.sleep(PATIENCE)
 
 
-_sent: set[int] = set()  # by `_press_again`, and not received yet
+_sent: set[int] = set()  # by `_resend`, and not received yet
 
 
-def _take(number: int) -> tuple[bool, list[_Press]]:
-    """Returns whether `_press_again` sent a signal, and the presses that are due by now."""
+def _receive(number: int) -> tuple[bool, list[_Press]]:
+    """Receives a signal; returns (whether `_resend` sent it, the due presses of its number)."""
     is_ours = number in _sent
     _sent.discard(number)
     return is_ours, [press for press in _due if press.number == number and press in HELD]
@@ -150,14 +151,14 @@ def _is_main() -> bool:
 def watch() -> None:
     """Replaces the handlers written in Python by ours.
 
-    Notebooks restore Python's own at each cell of a notebook.
+    Called again at each sync, as a notebook restores Python's own handlers at each cell.
     """
-    if _put_off or not _is_main():
+    if _delayed_handlers or not _is_main():
         return
     for number in _SIGNALS:
         handler = _signal.getsignal(number)
-        if callable(handler) and type(handler) is not _Patient:
-            signal.signal(number, _Patient(handler))
+        if callable(handler) and type(handler) is not _DeferringHandler:
+            signal.signal(number, _DeferringHandler(handler))
 
 
 def raise_held() -> None:
@@ -185,23 +186,30 @@ def _call(presses: list[_Press]) -> None:
 
 # --- putting off ----------------------------------------------------------------------------------
 
-_put_off: dict[int, Handler] = {}  # inside `later`: number -> its handler; empty outside
+_delayed_handlers: dict[int, Handler] = {}  # inside `later`: number -> its handler; empty outside
 NOTED: list[_Press] = []
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    is_ours, _ = _take(number)
-    handler = None if is_ours else _put_off.get(number)  # ours delivers presses that are due
+    """The handler inside `later`: notes a signal that the user or the system sent."""
+    is_ours, _ = _receive(number)
+    handler = (
+        None if is_ours else _delayed_handlers.get(number)
+    )  # a resent one has its press in HELD
     if handler is not None:
         NOTED.append(
-            _Press(next(_names), number, handler.handler if type(handler) is _Patient else handler)
+            _Press(
+                next(_ids),
+                number,
+                handler.handler if type(handler) is _DeferringHandler else handler,
+            )
         )
 
 
 @contextlib.contextmanager
 def later() -> Iterator[None]:
     """Delays signals until the end of the block."""
-    if _put_off or not _is_main():
+    if _delayed_handlers or not _is_main():
         yield
         return
     try:
@@ -209,13 +217,13 @@ def later() -> Iterator[None]:
         for number in _SIGNALS:
             handler = _signal.getsignal(number)  # signal's own make enums, at 46 a step
             if callable(handler):
-                _put_off[number] = handler
+                _delayed_handlers[number] = handler
                 _signal.signal(number, _note)
         yield
     finally:
-        for put_off, handler in list(_put_off.items()):
-            _signal.signal(put_off, handler)
-        _put_off.clear()
+        for delayed, handler in list(_delayed_handlers.items()):
+            _signal.signal(delayed, handler)
+        _delayed_handlers.clear()
         _deliver()
 
 
@@ -236,27 +244,27 @@ def soon() -> Iterator[None]:
     A handler's exception leaves this block as it was raised, even if an `except` on the way has
     replaced it.
     """
-    if not _put_off or not _is_main():
+    if not _delayed_handlers or not _is_main():
         yield
         return
     # The handlers of before `later`, wrapped so that their exceptions are known here.
-    handlers = dict(_put_off)
+    handlers = dict(_delayed_handlers)
     raised: list[BaseException] = []
 
-    def at_once(handler: Handler) -> Callable[[int, FrameType | None], None]:
-        plain = handler.handler if type(handler) is _Patient else handler
+    def immediate(handler: Handler) -> Callable[[int, FrameType | None], None]:
+        user_handler = handler.handler if type(handler) is _DeferringHandler else handler
 
         def call(number: int, frame: FrameType | None) -> None:
             """The handler while the block runs: calls the user's handler now, unless Python would
             drop its exception."""
-            is_ours, due = _take(number)
+            is_ours, due = _receive(number)
             if _must_wait(frame) or (is_ours and not due):
                 if not is_ours:
-                    _hold(_Press(next(_names), number, plain))
+                    _hold(_Press(next(_ids), number, user_handler))
                 return
             _forget(due)
             try:
-                plain(number, frame)
+                user_handler(number, frame)
             except BaseException as error:
                 raised.append(error)
                 raise
@@ -265,8 +273,8 @@ def soon() -> Iterator[None]:
 
     try:
         for number, handler in handlers.items():
-            signal.signal(number, at_once(handler))
-        _put_off.clear()
+            signal.signal(number, immediate(handler))
+        _delayed_handlers.clear()
         _deliver()
         yield
     except BaseException as error:
@@ -274,24 +282,24 @@ def soon() -> Iterator[None]:
             raise raised[0] from None
         raise
     finally:
-        _put_off.update(handlers)
+        _delayed_handlers.update(handlers)
         for number in handlers:
             signal.signal(number, _note)
 
 
-class _Left(BaseException):
-    """Carries an exception of a handler, its cause, out of a traced function past each
-    `except Exception`."""
+class _HandlerError(BaseException):
+    """Carries an exception of a handler, as its cause, out of a traced function: no `except
+    Exception` on the way stops it."""
 
 
 @contextlib.contextmanager
 def between_ops() -> Iterator[None]:
-    """Delays signals to the end of the block, or until `poll`; exceptions leave the block as they
-    were raised."""
+    """Delays signals to the end of the block, or until `poll`; exceptions of handlers leave the
+    block as they were raised."""
     try:
         with later():
             yield
-    except _Left as wrapper:
+    except _HandlerError as wrapper:
         assert wrapper.__cause__ is not None
         raise wrapper.__cause__ from None
 
@@ -299,9 +307,9 @@ def between_ops() -> Iterator[None]:
 def poll() -> None:
     """Handles the signals that `between_ops` delays; called where an exception may leave what jax
     is tracing."""
-    if (HELD or NOTED) and _put_off:
+    if (HELD or NOTED) and _delayed_handlers:
         try:
             with soon():
                 pass
         except BaseException as error:
-            raise _Left from error
+            raise _HandlerError from error

@@ -130,6 +130,7 @@ def _is_named(sharding: object) -> bool:
 
 
 def _without_names(sharding: Any, aval: Any) -> Any:
+    """A named sharding of an array as the tiling that it means; others as they are."""
     if not _is_named(sharding):
         return sharding
     tiling = hlo_sharding(sharding, len(aval.shape))

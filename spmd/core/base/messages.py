@@ -22,16 +22,17 @@ _START = "spmd: "
 _END = "..."
 
 LOCK = forking.survives_fork(threading.RLock())
-# the times of the last lines
+# by kind, the times of its last lines
 _printed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MOST))
 _held_back: Counter[str] = Counter()
 
 
 def say(text: str, kind: str, full: str = "", *, is_error: bool = False) -> None:
     """Prints one line, shortened to the terminal's width, unless a minute has had `MOST` of its
-    kind: then the next one says how many were held back. full: a longer text, for the report.
-    is_error: prints the whole text, however long, as the process may end before a report is
-    printed.
+    kind: then the next line of the kind says how many were held back.
+
+    full: a longer text, for the report. is_error: prints the whole text, however long, as the
+    process may end before a report is printed.
     """
     if full or len(_line(text)) > width():
         counters.add_note(full or text)
@@ -57,13 +58,13 @@ def print_line(text: str, kind: str, *, is_whole: bool = False) -> None:
             return
         times.append(timestamp)
         num_suppressed = _held_back.pop(kind, 0)
-        more = f" ({num_suppressed} more held back)" if num_suppressed else ""
-        line = _line(text) if is_whole else fitted(text, len(more))
-        print(f"{line}{more}", file=sys.stderr, flush=True)
+        suffix = f" ({num_suppressed} more held back)" if num_suppressed else ""
+        line = _line(text) if is_whole else fitted(text, len(suffix))
+        print(f"{line}{suffix}", file=sys.stderr, flush=True)
 
 
 def forget() -> None:
-    """Forgets what was printed."""
+    """Restarts the counts of printed and held-back lines."""
     with LOCK:
         _printed.clear()
         _held_back.clear()

@@ -32,7 +32,7 @@ class Pace:
         limit = self.synced_ops + config.max_pending_ops
         self.look_at = min(self.recorded_ops + num_ops, limit) if config.loop_search_ops else limit
 
-    def rest(self, num_ops: int, *, had_loop: bool) -> None:
+    def restart(self, num_ops: int, *, had_loop: bool) -> None:
         """Restarts the counts after a sync of the first `num_ops` ops. A step has at most `longest`
         ops; only a graph of three times that length may contain a loop."""
         self.has_cut = False

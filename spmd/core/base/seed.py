@@ -21,8 +21,8 @@ _shared: Draw = (0, 0)  # the seed, and the draws so far
 
 
 class _ThreadDraws(threading.local):
-    """A thread's own stream, its number of shared draws, draws to repeat, and the listeners that
-    note its draws."""
+    """The draws of a thread: its own stream, its number of open forks and of draws from the shared
+    stream, the draws to repeat, and the lists and loop bodies that note each draw."""
 
     stream: Draw | None = None
     num_forks = 0
@@ -148,10 +148,10 @@ def noted() -> Iterator[list[Draw]]:
         yield draws
 
 
-def apart(draw: Draw) -> int:
-    """Returns a seed for a loop of unknown trip count: iteration t has the key (seed, t)."""
+def loop_seed(draw: Draw) -> int:
+    """Returns the seed of a loop of unknown trip count: iteration t has the key (seed, t)."""
     observing = active_observation.value
-    if observing is not None:  # a replay has the draw, and not what is made of it
+    if observing is not None:  # a replay changes the draw, but not this seed
         observing.other_draws = True
     # The mixing function of SplitMix64.
     mask, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15
@@ -169,8 +169,8 @@ class IterationDraws:
         self.generators: list[torch.Generator | None] = []
 
     def further(self, iterations: int) -> list[list[Draw]]:
-        """The draws of all iterations, this one's first: the others are drawn now, in the order of
-        a Python loop."""
+        """The draws of all iterations, the recorded one's first; draws those of the others now, in
+        the order of a Python loop."""
         return [self.draws] + [
             [next_draw(generator) for generator in self.generators] for _ in range(iterations - 1)
         ]
@@ -185,10 +185,11 @@ def iteration() -> Iterator[IterationDraws]:
 
 
 def repeated(draws: Iterable[Draw]) -> contextlib.AbstractContextManager[None]:
-    """Has this thread draw these numbers again, whatever other threads have drawn in between."""
+    """A context in which this thread draws these numbers again, whatever other threads draw."""
     return held(_thread, repeated=iter(draws))
 
 
 def _signed(seed: int) -> int:
+    """The low 64 bits of a seed as an int64."""
     seed &= (1 << 64) - 1
     return seed - (1 << 64) if seed >= 1 << 63 else seed

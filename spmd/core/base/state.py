@@ -27,8 +27,8 @@ class PerThread(threading.local, Generic[_T]):
 def while_any(
     begin: Callable[[], object], end: Callable[[], object]
 ) -> Callable[[], AbstractContextManager[None]]:
-    """Returns a context for a change of the process: it begins when the first thread enters, and
-    ends when the last one leaves."""
+    """Returns a context that all threads share: `begin` runs when the first thread enters, `end`
+    when the last one leaves."""
     lock = survives_fork(threading.Lock())
     num_inside = 0
 
@@ -109,7 +109,7 @@ class Observation:
         return values
 
     def draw(self, draw: tuple[int, int]) -> tuple[int, int]:
-        """Notes a draw from the shared stream; returns it with its place."""
+        """Notes a draw from the shared stream; returns it as numbers with the draw's index."""
         seed, count = map(DrawNumber, draw)
         seed.index, count.index = -1, len(self.draws)
         self.draws.append(draw)

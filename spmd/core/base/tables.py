@@ -42,8 +42,8 @@ class Bounded(Generic[Key, Item]):
         with _lock:
             limit = self.limit or config.op_table_size
             if len(self) >= limit and key not in self.rows:
-                for old in list(itertools.islice(self.rows, len(self) - limit // 2)):
-                    del self.rows[old]
+                for oldest in list(itertools.islice(self.rows, len(self) - limit // 2)):
+                    del self.rows[oldest]
                 counters.add("tables_halved")
             self.rows[key] = item
         return item
@@ -73,8 +73,8 @@ class Interned(Bounded[Key, Item]):
         """Returns the item of a key, made where there is none."""
         item = self._alive.get(key)
         if item is None:
-            # outside of the lock: it may record, and other threads may make the same
-            result = make()
+            # Outside of the lock, as `make` may record. The item of a faster thread stays.
+            new = make()
             with _lock:
-                item = self._alive.setdefault(key, result)
+                item = self._alive.setdefault(key, new)
         return self.keep(key, item)

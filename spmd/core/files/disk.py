@@ -43,7 +43,7 @@ _PATIENCE = 3600  # seconds after which the writer of an unfinished file is take
 _lock = forking.survives_fork(threading.Lock())
 _refused: set[str] = set()  # the folders for which the reason was printed
 
-# Look up the file of a digest outside of the cache, before its folder; None: not there.
+# Return the content of the file of a digest from outside of the cache, or None.
 program_sources: list[Callable[[str], bytes | None]] = []
 
 
@@ -51,7 +51,7 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
     """Returns the body stored under a digest, from `program_sources` or else the cache; None if
     there is none. A file of the cache with another header, or with changed bytes, is removed."""
     # Sources first; their files are never removed.
-    shipped = next(filter(None, (content_of(digest) for content_of in program_sources)), None)
+    shipped = next(filter(None, (look_up(digest) for look_up in program_sources)), None)
     if shipped is not None:
         body = _checked(shipped, {"digest": digest, **header})
         if body is not None:
@@ -63,7 +63,7 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
         if folder is None:
             return None
         try:
-            content = _content(digest + _SUFFIX, folder)
+            content = _private_content(digest + _SUFFIX, folder)
         except FileNotFoundError:
             return None
         except OSError:  # a link or a folder in its place, or a disk that fails
@@ -102,7 +102,7 @@ def keep(digest: str, header: dict[str, str], encode: Callable[[], bytes]) -> No
         counters.add("programs_stored", int(write(digest, header, body)))
 
 
-def _content(name: str, folder: int) -> bytes:
+def _private_content(name: str, folder: int) -> bytes:
     """Returns the content of a private regular file, else b""; marks the file as used now."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -122,12 +122,13 @@ def _content(name: str, folder: int) -> bytes:
 
 
 def _checked(content: bytes, header: dict[str, str]) -> bytes | None:
-    """Returns the body of a file with this header and a right checksum; else None."""
-    start, line, body = content[: len(MAGIC)], *(*content[len(MAGIC) :].split(b"\n", 1), b"")[:2]
-    return body if start == MAGIC and line == _line(header, body) else None
+    """Returns the body of a file's content; None if the header is another or the checksum wrong."""
+    line, _, body = content.removeprefix(MAGIC).partition(b"\n")
+    return body if content.startswith(MAGIC) and line == _header_line(header, body) else None
 
 
-def _line(header: dict[str, str], body: bytes) -> bytes:
+def _header_line(header: dict[str, str], body: bytes) -> bytes:
+    """Returns the header with the body's checksum, as the second line of a file."""
     return json.dumps(
         {"sha256": hashlib.sha256(body).hexdigest(), **header}, sort_keys=True
     ).encode()
@@ -170,7 +171,7 @@ def write(digest: str, header: dict[str, str], body: bytes) -> bool:
 
 def content_of(digest: str, header: dict[str, str], body: bytes) -> bytes:
     """Returns the bytes of a file: its header with a checksum, and the body."""
-    return b"".join((MAGIC, _line({"digest": digest, **header}, body), b"\n", body))
+    return b"".join((MAGIC, _header_line({"digest": digest, **header}, body), b"\n", body))
 
 
 def discard(digest: str) -> None:
@@ -298,7 +299,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
     """Returns, by name, all that a program over these devices depends on besides its graph."""
     with compiler_context():
-        traced = [repr(value) for value in trace_context() if isinstance(value, _PLAIN)]
+        jax_settings = [repr(value) for value in trace_context() if isinstance(value, _PLAIN)]
     return {
         **_process_setting(),
         "devices": ",".join(map(str, device_ids)),
@@ -307,7 +308,7 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
         "flags": _digest(
             (
                 compiler_flags(),
-                traced,
+                jax_settings,
                 sorted((name, str(v)) for name, v in jax.config.values.items()),
             )
         ),
@@ -315,14 +316,14 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
 
 
 def process() -> str:
-    """Returns the index of this process and their number, as each has executables of its own; ""
-    for a single process."""
+    """Returns the index of this process and the number of processes, as each has executables of its
+    own; "" for a single process."""
     return (
         f"process_{jax.process_index()}_of_{jax.process_count()}" if jax.process_count() > 1 else ""
     )
 
 
-def readable() -> dict[str, str]:
+def readable_setting() -> dict[str, str]:
     """Returns, by name, what all programs of this process depend on, as text to compare with
     another process's."""
     flags = zip(("XLA_FLAGS", "LIBTPU_INIT_ARGS"), map(str, compiler_flags()), strict=True)
@@ -349,7 +350,7 @@ def _process_setting() -> dict[str, str]:
         "platform": f"{client.platform} {client.platform_version}",
         "topology": str(xla_client.get_topology_for_devices(jax.devices()).fingerprint()),
         "cpu": _digest(_cpu_features()),
-        "source": _source(),
+        "source": _source_digest(),
     }
 
 
@@ -366,7 +367,7 @@ def _cpu_features() -> str:
     return "\n".join([platform.machine(), platform.processor(), *features])
 
 
-def _source() -> str:
+def _source_digest() -> str:
     """Returns the sha256 of this library's files: ops are lowered by files outside of the core,
     too."""
     files = sorted(_PACKAGE.rglob("*.py"))
@@ -380,8 +381,8 @@ def _source() -> str:
 def executable_of(
     body: bytes, num_arguments: int, results: object, devices: Sequence[jax.Device]
 ) -> jax.stages.Compiled:
-    """Returns the executable that a body holds, over these devices; results: their tree, with any
-    value for each."""
+    """Returns the executable that a body holds, over these devices. results: the tree of the
+    program's results, with any leaves."""
     arguments = jax.tree.structure(((0,) * num_arguments, {}))
     return serialize_executable.deserialize_and_load(
         body, arguments, jax.tree.structure(results), execution_devices=list(devices)

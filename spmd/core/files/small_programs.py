@@ -55,24 +55,23 @@ class SmallProgram:
         return self.programs[key](*arrays)
 
     def file_for(self, *arrays: Like) -> tuple[str, bytes]:
-        """Returns the digest and the content of the program's file for these arrays; it is compiled
-        now."""
+        """Compiles the program for these arrays; returns the digest and the content of its file."""
         with compiler_context():
-            key, header, _ = self._identity(arrays)
-            return key, disk.content_of(
-                key, header, dump_executable(self.jitted.lower(*arrays).compile())
+            digest, header, _ = self._identity(arrays)
+            return digest, disk.content_of(
+                digest, header, dump_executable(self.jitted.lower(*arrays).compile())
             )
 
     def _loaded_or_compiled(self, arrays: Sequence[Like]) -> jax.stages.Compiled:
         """Returns the executable for these arrays: from the disk, or compiled now and written
         there."""
-        key, header, devices = self._identity(arrays)
+        digest, header, devices = self._identity(arrays)
         executable = disk.loaded(
-            key, header, lambda body: disk.executable_of(body, len(arrays), 0, devices)
+            digest, header, lambda body: disk.executable_of(body, len(arrays), 0, devices)
         )
         if executable is None:
             executable = self.jitted.lower(*arrays).compile()
-            disk.keep(key, header, partial(dump_executable, executable))
+            disk.keep(digest, header, partial(dump_executable, executable))
         return executable
 
     def _identity(self, arrays: Sequence[Like]) -> tuple[str, dict[str, str], Sequence[jax.Device]]:
@@ -82,11 +81,11 @@ class SmallProgram:
             for array in arrays
             if (sharding := getattr(array, "sharding", None)) is not None
         ]
-        placed = [
+        layouts = [
             (repr(sharding), [device.id for device in device_order(sharding)])
             for sharding in shardings
         ]
         kinds = [(array.shape, array.dtype.name) for array in arrays]
-        header = disk.setting(tuple(placed[0][1]))
-        facts = repr((self.text, kinds, placed, sorted(header.items())))
+        header = disk.setting(tuple(layouts[0][1]))
+        facts = repr((self.text, kinds, layouts, sorted(header.items())))
         return hashlib.sha256(facts.encode()).hexdigest(), header, device_order(shardings[0])

@@ -120,7 +120,7 @@ def launch(
         buffers[i] = transfer.respelled(buffers[i], sharding)
     # Unbounded, a fast loop would queue programs, and each holds its inputs.
     in_flight.make_room(num_devices)
-    with trace_rows.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
+    with trace_rows.span("dispatch", lambda: _trace_arguments(program)), jax.enable_x64(True):
         result = list(program.executable(*buffers, *vectors))
     # An error that its Python raises must come before its inputs are given up.
     if program.calls_host:
@@ -138,8 +138,8 @@ def launch(
     return result
 
 
-def _row(program: Program) -> dict[str, str]:
-    """The arguments of a program's dispatch in a trace; a text keeps all digits of the number."""
+def _trace_arguments(program: Program) -> dict[str, str]:
+    """The arguments of a dispatch row in a trace; its number is text, to keep all digits."""
     return {
         "program": str(id(program)),
         "name": program.name,
@@ -173,6 +173,8 @@ def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.
 
 
 def _stack(graph: Graph, group: Sequence[int]) -> jax.Array:
+    """The stack of a group of inputs: the buffer of their store, or a copy where they cannot share
+    a store."""
     members, sharding = [graph.inputs[index] for index in group], graph.shardings[group[0]]
     store = store_of(members)
     if store is None or store.sharding is not sharding:
@@ -182,8 +184,8 @@ def _stack(graph: Graph, group: Sequence[int]) -> jax.Array:
 
 
 def bring_rows(members: Sequence[DeviceData], sharding: Sharding) -> None:
-    """Moves rows of a stack to its devices: host data only to those where its row is going to
-    lie."""
+    """Moves rows of a stack to its devices. If the stack's dim is sharded, a row from the host goes
+    only to the devices of its block."""
     device_rows = members
     if sharding.spec.stack:
         device_rows = [data for data in members if data.host is None]
@@ -206,7 +208,7 @@ def stacked(members: Sequence[DeviceData], sharding: Sharding) -> jax.Array:
     """A stack of copies of these device data, for one run."""
     result = store.stacked([device_data.placed()[0] for device_data in members], sharding)
     for device_data in members:
-        if device_data.sharding is not sharding:  # it is on the devices of its block alone
+        if device_data.sharding is not sharding:  # the row is on the devices of its block alone
             device_data.take_row(None, sharding)
     return result
 
@@ -237,21 +239,25 @@ def _completed_store(members: Sequence[DeviceData]) -> Store | None:
 
 
 def replaced_by(program: Program, graph: Graph) -> Replaced:
-    """The inputs that the results of a program replace: see `Graph.replaced`."""
+    """The inputs that the results of a program replace: see `Graph.replaced`.
+
+    A port has the indices of roots; below 0, ~index of an input that is returned unchanged.
+    """
     input_of = {root: index for index, root in enumerate(graph.onto) if root is not None}
     donated = {port.indices for port in program.inputs if port.is_donated}
     replaced: Replaced = {}
     for port in program.outputs:
         roots = (port.indices,) if isinstance(port.indices, int) else port.indices
-        group = tuple(~root if root < 0 else input_of.get(root, -1) for root in roots)
+        # -1, for a root that overwrites no input, is in no donated port.
+        inputs = tuple(~root if root < 0 else input_of.get(root, -1) for root in roots)
         is_equal = all(
             graph.inputs[index].meta is graph.roots[root].meta
             and graph.shardings[index] is program.results[root]
-            for root, index in zip(roots, group, strict=True)
-            if root >= 0 <= index
+            for root, index in zip(roots, inputs, strict=True)
+            if root >= 0 and index >= 0
         )
-        if is_equal and (group if roots is port.indices else group[0]) in donated:
-            replaced[port.indices] = list(zip(roots, group, strict=True))
+        if is_equal and (inputs if roots is port.indices else inputs[0]) in donated:
+            replaced[port.indices] = list(zip(roots, inputs, strict=True))
     return replaced
 
 
@@ -264,10 +270,11 @@ def _outputs(
     for port, buffer in zip(program.outputs, buffers, strict=True):
         replaced = graph.replaced.get(port.indices, ())
         old = [graph.inputs[index] for _, index in replaced]
-        is_one = isinstance(port.indices, int)
         owner: DeviceData | Store | None = None
-        if old:
-            owner = store_of(old) if not is_one else old[0] if old[0].store is None else None
+        if old and not isinstance(port.indices, int):
+            owner = store_of(old)
+        elif old and old[0].store is None:  # a row of a store has no buffer of its own
+            owner = old[0]
         if owner is not None:
             refill(owner, buffer)
             for (root, _), data in zip(replaced, old, strict=True):
@@ -281,7 +288,7 @@ def _outputs(
                 meta, buffer=buffer, sharding=sharding, maker=maker, source=root
             )
             continue
-        # of any root of the stack; inputs among its rows have indices below 0
+        # All roots of a stack have one sharding; inputs among its rows have indices below 0.
         sharding = program.results[max(port.indices)]
         members = []
         for root in port.indices:

@@ -54,7 +54,7 @@ def run(
     donate: overwritten data is donated. for_read: see `initialize_state`.
     """
     storages_here = list(storages)
-    foreign_storages = pending_except(storages_here) if _has_others() else []
+    foreign_storages = pending_except(storages_here) if _has_other_readers() else []
     is_undivided = donate and not foreign_storages and _is_undivided()
     known = known_graphs.ready(storages_here) if is_undivided else None
     if known is not None:
@@ -79,13 +79,13 @@ def run(
         ]
         # A list of tokens that stays recorded reads tokens of this run: they are roots, though no
         # storage holds them.
-        read = [
+        tokens = [
             operand
             for node in token_lists
             for operand in node.operands
             if operand not in token_lists
         ]
-        values = [*(value for value, _ in roots), *read]
+        values = [*(value for value, _ in roots), *tokens]
     nodes, inputs = topological(values)
     if nodes or roots:
         run_schedule(by_mesh(roots, nodes, inputs), token_lists, roots, line, donate=donate)
@@ -99,7 +99,7 @@ def _is_undivided() -> bool:
     return not (are_aside or at_once.value or guard.value or recording.value)
 
 
-def _has_others() -> bool:
+def _has_other_readers() -> bool:
     """True if other recorded values may read what a sync overwrites: those of other threads, and
     those that no sync can run."""
     return recorders.are_several or bool(can_run)
@@ -108,7 +108,7 @@ def _has_others() -> bool:
 def _needed_of(
     foreign_storages: Sequence[Storage], local_storages: Sequence[Storage]
 ) -> list[Storage]:
-    """Other threads' storages whose values these storages need."""
+    """The storages of other threads whose values the storages of this thread need."""
     nodes = set(topological([storage.value for storage in local_storages])[0])
     return [storage for storage in foreign_storages if origin(storage.value) in nodes]
 
@@ -120,20 +120,20 @@ def _settled_elsewhere(needed: Sequence[Storage]) -> list[Storage]:
     the step would be another program: its storages stay pending, unless many syncs needed their
     values, which means an idle thread.
     """
-    waiting = [storage for storage in needed if type(storage.value) is not DeviceData]
-    in_step = {storage.recorder for storage in waiting if storage.data is not None}
-    for storage in waiting:
-        # Counts the syncs that have needed this value.
-        stamp, times = storage.needed
-        storage.needed = storage.stamp, times + 1 if stamp == storage.stamp else 1
+    unsettled = [storage for storage in needed if type(storage.value) is not DeviceData]
+    in_step = {storage.recorder for storage in unsettled if storage.data is not None}
+    for storage in unsettled:
+        # Counts the syncs that have needed this value; a later write starts the count anew.
+        stamp, num_syncs = storage.needed
+        storage.needed = storage.stamp, num_syncs + 1 if stamp == storage.stamp else 1
     return [
         storage
-        for storage in waiting
+        for storage in unsettled
         if storage.recorder not in in_step or storage.needed[1] > _OFTEN
     ]
 
 
-_OFTEN = 8
+_OFTEN = 8  # syncs that needed a value; after more, its thread counts as idle
 
 
 class Ran(NamedTuple):
@@ -147,7 +147,8 @@ class Ran(NamedTuple):
 
 
 def roots_of(storages: Iterable[Storage]) -> list[Root]:
-    """The roots of these storages, as they are now."""
+    """The roots of the storages that have no data yet. An open annotation is recorded anew first,
+    as the value's last op."""
     roots: list[Root] = []
     for storage in storages:
         if type(storage.value) is not DeviceData:
@@ -229,7 +230,7 @@ def _flow(
 ) -> Flow:
     """The readers of each value, other recorded ops included."""
     flow = Flow(todo, deferred_nodes, roots_left, passed)
-    if _has_others():
+    if _has_other_readers():
         flow.add_foreign_readers(_recorded_elsewhere(roots_left))
     return flow
 
@@ -257,8 +258,8 @@ def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Seque
 def _run_subgraph(
     subgraph: Subgraph, index: int, roots_left: list[Root], flow: Flow, line: Line, *, donate: bool
 ) -> Sequence[Subgraph]:
-    """Runs one subgraph; where a pass cuts it, returns its parts instead, to be run in its
-    place."""
+    """Runs one subgraph; if a pass cuts it, nothing runs, and its parts are returned to run in its
+    place. roots_left: roots of the whole schedule that have not run."""
     roots = flow.roots_of(index)
     active_guard = _active_guard()
     if active_guard is not None:
@@ -291,7 +292,7 @@ def _run_subgraph(
         executables.compile_unlocked(graph, "step", line, ready.why_not)
         # Other threads may have recorded and annotated during the compilation: their reads keep
         # data alive, and their annotations apply.
-        if _has_others():
+        if _has_other_readers():
             flow.add_foreign_readers(_recorded_elsewhere([*roots_left, *roots]))
         ready = prepared(pending_graph(), subgraph, roots_left, flow, line, donate=donate)
         if ready.parts:
@@ -347,15 +348,16 @@ def _settle_all(
     graph: Graph, roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow
 ) -> None:
     """Stores the results of a run in storages, and as operands of later subgraphs."""
-    results: list[DeviceData | Node] = [
+    # A pass may have padded a root: its storage then takes a view without the padding.
+    settled: list[DeviceData | Node] = [
         data if value is root or data.meta.shape == value.meta.shape else unpadded(data, value)
         for (value, _), root, data in zip(roots, graph.roots, outputs, strict=True)
     ]
     if flow.readers:
         flow.substitute(
-            {value_name(root[0]): data for root, data in zip(roots, results, strict=True)}
+            {value_name(value): data for (value, _), data in zip(roots, settled, strict=True)}
         )
-    for (value, storage), data, output in zip(roots, results, outputs, strict=True):
+    for (value, storage), data, output in zip(roots, settled, outputs, strict=True):
         _settle(storage, value, data, output.sharding)
 
 
@@ -366,7 +368,7 @@ def _with_spares(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
     """
     if not flow.read_elsewhere:
         return graph
-    # The graph keeps its donation and with it its key: the copy is what gives its memory.
+    # Donation is a part of the key and stays: the program takes the memory of the copy.
     inputs = list(graph.inputs)
     for index, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
         if is_donated and device_data in flow.read_elsewhere:
@@ -388,7 +390,7 @@ def _copy_of(device_data: DeviceData) -> DeviceData:
 
 
 def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
-    """The recorded values that are no roots of this run."""
+    """The pending values that are not roots of this run."""
     names = {value_name(value) for value, _ in roots}
     return [
         storage.value for storage in pending_except(()) if value_name(storage.value) not in names
@@ -415,8 +417,11 @@ def _settle(
 
 
 def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[DeviceData]:
-    """Runs a graph. Signals wait for its end (see `syncs.sync`): from the moment that the program
-    has the donated buffers until the storages have its results, nothing holds the state."""
+    """Runs a graph, and marks the data that it has overwritten as lost.
+
+    The caller keeps signals out (see `syncs.sync`): between the launch and the storages' taking of
+    the results, nothing holds the state.
+    """
     try:
         outputs = executables.run(program, graph)
     except BaseException:
@@ -428,9 +433,9 @@ def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Devic
         raise
     # From here on a read of the old data is an error with this reason, and no silent read of
     # overwritten memory.
-    results = {*outputs}
-    for device_data, donated in zip(graph.inputs, program.donated, strict=True):
-        if donated and device_data not in results:
+    refilled = {*outputs}  # an input whose result has taken its place is an output as well
+    for device_data, is_donated in zip(graph.inputs, program.donated, strict=True):
+        if is_donated and device_data not in refilled:
             device_data.give_up("it was overwritten in place")
     return outputs
 
@@ -509,35 +514,35 @@ def _donate_passed(
     values: Sequence[Value],
     pinned: Sequence[Sharding | None],
 ) -> None:
-    """Donates data held by this subgraph alone to results of its shape and sharding that overwrite
-    no other input."""
-    free = Counter(
+    """Sets `donated` for `dead` data, which this subgraph alone reads, as long as results of its
+    shape and sharding remain that overwrite no other input."""
+    num_free = Counter(
         (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
     )
     kinds = [
         (device_data.meta.struct, sharding)
         for device_data, sharding in zip(inputs, shardings, strict=True)
     ]
-    free.subtract(itertools.compress(kinds, donated))
+    num_free.subtract(itertools.compress(kinds, donated))
     for i, device_data in enumerate(inputs):
         if (
             not donated[i]
-            and free[kinds[i]] > 0
+            and num_free[kinds[i]] > 0
             and device_data in dead
             and not device_data.is_lent()
         ):
-            free[kinds[i]] -= 1
+            num_free[kinds[i]] -= 1
             donated[i] = True
 
 
 def _read_aside() -> set[DeviceData]:
-    """The data behind values that were set aside: they may yet be run."""
+    """The data that values set aside depend on: a read may still run these."""
     return set(topological([storage.value for ref in ASIDE if (storage := ref()) is not None])[1])
 
 
 def _overwritten_unread(
     storages: list[Storage],
-    read: set[DeviceData],
+    read_data: set[DeviceData],
     mesh: Sharding,
     dies: Callable[[DeviceData], bool],
 ) -> list[DeviceData]:
@@ -547,7 +552,7 @@ def _overwritten_unread(
         data: None
         for storage in storages
         if (data := storage.data) is not None
-        and data not in read
+        and data not in read_data
         and data.host is None
         and data.lost_reason is None
         and data.sharding is pinned_sharding(storage, mesh)

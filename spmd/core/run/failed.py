@@ -39,16 +39,16 @@ def give_up(storages: Sequence[Storage], error: Exception) -> None:
 
 
 def depends(storage: Storage, error: Exception) -> bool:
-    """True if a value needs the op that an error names, or if it names none."""
+    """True if a value needs the op that an error names, or if the error names no op."""
     failed = getattr(error, "node", None)
     return failed is None or failed in topological([storage.value])[0]
 
 
-def _set_aside(aside: Collection[Storage]) -> None:
-    """Hides storages from syncs; their values stay recorded, and other storages pending."""
-    LIVE[:] = [ref for ref in LIVE if ref() not in aside]
-    ASIDE[:] = [ref for ref in ASIDE if ref() is not None and ref() not in aside]
-    for storage in aside:
+def _set_aside(storages: Collection[Storage]) -> None:
+    """Moves storages from LIVE to ASIDE: syncs skip them, reads still run their recorded ops."""
+    LIVE[:] = [ref for ref in LIVE if ref() not in storages]
+    ASIDE[:] = [ref for ref in ASIDE if ref() is not None and ref() not in storages]
+    for storage in storages:
         storage.listed = False
         ASIDE.append(storage.ref)
 
@@ -90,13 +90,17 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
         maker = origin(storage.value)
         if maker not in failed:
             continue
-        old, begin = storage.data, initial.get(storage)
+        old_data, initial_value = storage.data, initial.get(storage)
         # The data from before the step first: a half of the new state with a half of the old one
         # would be no state.
-        if old is not None and old.lost_reason is None and not old.is_lost():
-            storage.settle(old)
-        elif begin is not None and begin is not storage.value and origin(begin) not in lost:
-            storage.reset(begin)
+        if old_data is not None and old_data.lost_reason is None and not old_data.is_lost():
+            storage.settle(old_data)
+        elif (
+            initial_value is not None
+            and initial_value is not storage.value
+            and origin(initial_value) not in lost
+        ):
+            storage.reset(initial_value)
         elif maker in lost:
             data = DeviceData(storage.meta)
             data.give_up(why)
@@ -113,16 +117,17 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
     A step is one component, lost or retained as a whole: half of an optimizer's step is no state.
     When memory runs out the error names no op; the component with the largest value has failed.
     """
-    sets = _components(nodes)
-    ran = set(getattr(error, "nodes", ()))
-    met = [component for component in sets if not ran.isdisjoint(component)] or sets
-    node = getattr(error, "node", None)
-    named = [component for component in met if node in component]
+    components = _components(nodes)
+    program_nodes = set(getattr(error, "nodes", ()))
+    candidates = [
+        component for component in components if not program_nodes.isdisjoint(component)
+    ] or components
+    named = [component for component in candidates if getattr(error, "node", None) in component]
     if named or not isinstance(error, torch.OutOfMemoryError):
-        return set().union(*(named or met))
+        return set().union(*(named or candidates))
     # XLA names no op where memory runs out; the largest value is the best guess at what did not
     # fit.
-    return max(met, key=_largest, default=set())
+    return max(candidates, key=_largest, default=set())
 
 
 def _components(nodes: Sequence[Node]) -> list[set[Node]]:
@@ -130,8 +135,8 @@ def _components(nodes: Sequence[Node]) -> list[set[Node]]:
     set_of: dict[Node, set[Node]] = {}
     for node in nodes:
         joined = {node}
-        read = [set_of[maker] for maker in map(origin, node.operands) if maker in set_of]
-        for component in {id(members): members for members in read}.values():
+        makers = [maker for maker in map(origin, node.operands) if maker in set_of]
+        for component in {id(set_of[maker]): set_of[maker] for maker in makers}.values():
             # The smaller set is added to the larger one, or many small unions would take quadratic
             # time.
             if len(component) > len(joined):

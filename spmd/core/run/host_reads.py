@@ -47,7 +47,8 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     sync.
 
     With several processes a read that needs a sync waits until all processes have come to it.
-    together: they have. The caller does not hold LOCK, which another thread's sync may need.
+    together: all have come already. The caller does not hold LOCK, which another thread's sync may
+    need.
     """
     # While the body of a loop is recorded, a read runs the value's ops alone, none of the body's.
     if type(storage.value) is not DeviceData and body.names.value:
@@ -116,12 +117,11 @@ def _run_all_or_needed(storage: Storage) -> None:
 
 
 def _with_step(storage: Storage) -> list[Storage]:
-    """The storages to run for a read of one; if another thread wrote it in a running step, all
-    storages of that step, which later reads need as well."""
+    """The storages to run for a read of one: if several threads record, all that the thread of this
+    one has overwritten in its step, as later reads need these, too."""
     if not recorders.are_several or storage.data is None:
         return [storage]
-    # `data` is what such a storage held before its step. The storage that is read runs even if a
-    # failed sync has set it aside.
+    # Without former data a value is an initial one, and no part of a step.
     step = [
         pending_storage
         for pending_storage in pending_except([storage])
@@ -159,9 +159,9 @@ def _settle_by_host(storage: Storage) -> None:
 
 
 class Lease(NamedTuple):
-    """The place of a value's data during a read outside the lock: on the host, or in a lent buffer.
+    """A value's data during a read outside the lock: a host array, or a lent buffer.
 
-    row: the value's row in the buffer, where that is a store's.
+    row: the value's row in the buffer, if that is a store's.
     """
 
     device_data: DeviceData
@@ -238,24 +238,24 @@ def lent_to(
                 continue
             device_data = _readable(device_data, call)
             if on_device and device_data.host is not None:
-                sharding = intended_sharding(device_data) or devices.default_sharding()
-                device_data.take(transfer.upload(device_data.host, sharding), sharding)
-                storage.set_home(sharding)
+                target = intended_sharding(device_data) or devices.default_sharding()
+                device_data.take(transfer.upload(device_data.host, target), target)
+                storage.set_home(target)
             if device_data.host is not None:
                 return Lease(device_data, device_data.host, None, None, device_data.sharding)
-            rows = device_data.store
+            rows, lends_store = device_data.store, with_store
             if rows is not None and not on_device:
                 host = rows.on_host(device_data.row)
                 if host is not None:
                     return Lease(device_data, host, None, None, device_data.sharding)
                 is_small = len(rows) * device_data.meta.nbytes <= _SMALL
-                with_store = with_store or (is_small and transfer.is_readable_here(rows.placed()))
-            array, row = device_data.buffer_and_row() if with_store else (None, None)
-            array, lies_as = (
-                device_data.block_buffer() if array is None else (array, device_data.sharding)
-            )
+                lends_store |= is_small and transfer.is_readable_here(rows.placed())
+            if lends_store:
+                (array, row), sharding = device_data.buffer_and_row(), device_data.sharding
+            else:
+                (array, sharding), row = device_data.block_buffer(), None
             lender.lend(array)
-            return Lease(device_data, None, array, row, lies_as)
+            return Lease(device_data, None, array, row, sharding)
 
 
 # The bytes of a store that come to the host sooner than a program copies one row out.
@@ -263,8 +263,8 @@ _SMALL = 1 << 20
 
 
 def _readable(device_data: DeviceData, call: str) -> DeviceData:
-    """The data, or in a recording what stands for it; raises the error of data that cannot be
-    read."""
+    """The data, or in a recording its substitute on the host; raises the error of data that cannot
+    be read."""
     if device_data.is_abstract:
         plan = recording.value
         why = "it has a shape, a layout and no data" if plan is None else _IN_A_PLAN

@@ -48,8 +48,7 @@ def initialize_state(
     foreign_storages: of other threads. needed: those of them that `storages` depend on, whose
     initial values run as well.
     """
-    # The values of other threads that this sync needs: without data of their own they are initial,
-    # too.
+    # Values of other threads that this sync needs are initial ones, too, if they overwrite no data.
     storages = [*storages, *(storage for storage in needed if storage.data is None)]
     initial = initial_values(storages, _unused(storages) if for_read else ())
     if not initial:
@@ -84,7 +83,7 @@ def initialize_state(
                 # it.
                 outputs = plan.run(graph)
             else:
-                # ops that others record meanwhile read the same
+                # Other threads may record meanwhile: their ops still read the recorded values.
                 executables.compile_unlocked(graph, "init", line)
                 outputs = executables.run(cache.program_for(graph, "init", line), graph)
             initialized.update(zip((node for _, node in part), outputs, strict=True))
@@ -101,15 +100,16 @@ def initialize_state(
             # every later step.
             storage.value, storage.past = device_data, None
         else:
-            # the step that has overwritten it may fail; its result is pinned to this layout
+            # The former data, in case the step that has overwritten the value fails; it also pins
+            # the layout of the step's result.
             storage.data = device_data
         device_data.holder = weakref.ref(storage)
-    for storage in needed:  # their own thread's sync finds data that the step has written over
-        first = next(
+    for storage in needed:  # as if an earlier sync of its own thread had initialized it
+        initial_data = next(
             (initialized[value] for value in storage.past or () if value in initialized), None
         )
-        if first is not None:
-            storage.past, storage.data = [], first
+        if initial_data is not None:
+            storage.past, storage.data = [], initial_data
     return True
 
 
@@ -117,7 +117,7 @@ def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> d
     """The initial value of each storage that was made since the last sync: a constant or, for
     parameters and buffers, a value that depends on constants and random keys alone. unused:
     storages whose present value is an initial one."""
-    fixed: dict[Storage, list[Value]] = {storage: [storage.value] for storage in unused}
+    candidates: dict[Storage, list[Value]] = {storage: [storage.value] for storage in unused}
     histories = [
         (storage, value)
         for storage in storages
@@ -126,28 +126,33 @@ def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> d
         )
         if type(value) is not DeviceData
     ]
-    # Only state is looked at: a value of a step that depends on constants alone is cheap, and stays
-    # in the step.
-    later = impure([value for storage, value in histories if storage.is_state])
+    # Only state may be computed: other values of a step that depend on constants alone are cheap,
+    # and stay in the step.
+    impure_nodes = impure([value for storage, value in histories if storage.is_state])
     for storage, value in histories:
-        if _constant(value) is not None or (storage.is_state and origin(value) not in later):
-            fixed.setdefault(storage, []).append(value)
-    if not fixed:
+        if _constant(value) is not None or (storage.is_state and origin(value) not in impure_nodes):
+            candidates.setdefault(storage, []).append(value)
+    if not candidates:
         return {}
     # An optimizer's decay of the weights and the counter of batches depend on constants alone, too:
     # the initial value is the one that the rest of the step reads first; where nothing reads it,
     # the last from before the step.
     step = impure([storage.value for storage in storages])
-    read = _first_read(storages, {value for values in fixed.values() for value in values}, step)
-    begins = next(map(value_serial, step), (math.inf, 0))
+    read = _first_read(
+        storages, {value for values in candidates.values() for value in values}, step
+    )
+    step_begin = next(map(value_serial, step), (math.inf, 0))
     initial = {}
-    for storage, values in fixed.items():
-        early = [value for value in values if value_serial(value) < begins]
-        initial[storage] = next((value for value in values if value in read), (early or values)[-1])
+    for storage, values in candidates.items():
+        before_step = [value for value in values if value_serial(value) < step_begin]
+        initial[storage] = next(
+            (value for value in values if value in read), (before_step or values)[-1]
+        )
     return initial
 
 
 def _source(value: Value) -> tuple[CodeType | None, int] | None:
+    """The line of the user's code that made a value, as (code, instruction)."""
     maker = origin(value)
     return None if maker is None else (maker.code, maker.instruction)
 
@@ -172,20 +177,20 @@ def _unused(storages: Sequence[Storage]) -> list[Storage]:
 def _by_mesh(
     initial: dict[Storage, Value], storages: Sequence[Storage]
 ) -> list[tuple[Sharding, dict[Storage, Value]]]:
-    """Groups initial values by mesh. Among several meshes, an unannotated storage belongs to that
-    of its first write."""
+    """Groups initial values by mesh. Among several meshes, an unannotated storage belongs to the
+    mesh on which its value is computed."""
     meshes = meshes_met(initial, topological(list(initial.values()))[0], ())
     if len(meshes) == 1:
         return [(mesh, initial) for mesh in meshes.values()]
     homes = mesh_homes(topological([storage.value for storage in storages])[0])
-    met = {
+    device_ids = {
         storage: home_of(storage.value, homes)
         if storage.sharding is None
         else storage.sharding.devices
         for storage in initial
     }
     return [
-        (mesh, {storage: value for storage, value in initial.items() if met[storage] == ids})
+        (mesh, {storage: value for storage, value in initial.items() if device_ids[storage] == ids})
         for ids, mesh in meshes.items()
     ]
 
@@ -193,14 +198,14 @@ def _by_mesh(
 # The most ops in excess of one of each kind that a program may have. Compiling takes longer than in
 # proportion to a program's ops (12 layers in one program: 8 s, in five: 0.7), but each program is a
 # line in the compile log and a start of XLA.
-_FEW = 48
+_MOST_EXCESS_OPS = 48
 
 
 def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]:
     """The initial values, divided into programs: equal layers share the program of one, which
     compiles faster; values that occur once are one program."""
     kinds: dict[Hashable, list[Initial]] = {}
-    ops = fewest = 0
+    num_distinct = 0  # ops of one value of each kind
     visited: set[Node] = set()
     for storage, value in initial:
         nodes, inputs = topological([value])
@@ -216,16 +221,15 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
         # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no
         # part of the program.
         kind = wiring, _value_index(value, node_index), pinned_sharding(storage, mesh)
-        fewest += 0 if kind in kinds else len(nodes)
-        ops += len(nodes)
+        num_distinct += 0 if kind in kinds else len(nodes)
         kinds.setdefault(kind, []).append((storage, value))
-    if ops - fewest <= _FEW:
+    if len(visited) - num_distinct <= _MOST_EXCESS_OPS:
         return [list(initial)] if initial else []
     # Kinds with equally many values: the n-th program makes the n-th value of each kind.
     by_number: dict[int, list[list[Initial]]] = {}
-    for equal in kinds.values():
-        by_number.setdefault(len(equal), []).append(equal)
-    return [list(part) for equal in by_number.values() for part in zip(*equal, strict=True)]
+    for values in kinds.values():
+        by_number.setdefault(len(values), []).append(values)
+    return [list(row) for columns in by_number.values() for row in zip(*columns, strict=True)]
 
 
 def _value_index(value: Value, node_index: dict[Node, int]) -> tuple[int, int]:
@@ -250,7 +254,7 @@ def _first_read(
     """The candidates that ops of the step read, directly or through other initial values."""
     read: set[Value] = set()
     visited: set[Value] = set()
-    # From the step's values back, not beyond a candidate.
+    # From the step's values back to the candidates, and not behind these.
     stack = [storage.value for storage in storages if origin(storage.value) in step]
     while stack:
         value = stack.pop()

@@ -25,7 +25,7 @@ from . import executables
 from .schedule import Prepared, intended_sharding
 
 _MOST = 4  # graphs with the same ops behind their results, as of other batches
-_MOST_NOTES = 16  # of one program: its tensors may be others each time
+_MOST_NOTES = 16  # of one program, whose storages may be new ones at each sync
 _known: "Bounded[Hashable, list[KnownGraph]]" = Bounded(64)
 
 # The facts by which a result gets its sharding.
@@ -61,7 +61,8 @@ class KnownGraph:
             (data.meta, data.host is None, intended_sharding(data)) for data in graph.inputs
         ]
         self._read = [first[data] for data in graph.inputs if data in first]
-        # By result, the input that is its data; -1 for no data.
+        # By result, the input that is its data; -1 for no data, as None stands behind all inputs. 0
+        # for data that is no input: it never matches, and such a graph is not kept.
         input_of = {data: index for index, data in enumerate(graph.inputs)} | {None: -1}
         self._data_indices = [input_of.get(storage.data, 0) for storage in storages]
         self._unread = list(
@@ -81,7 +82,7 @@ class KnownGraph:
                 return None
             if len(node.operands) != count:
                 return None
-            serial = node.serial
+            serial = node.serial  # falls from op to op, as the last op is listed first
             nodes.append(node)
             values += node.operands
         if (
@@ -102,7 +103,7 @@ class KnownGraph:
 
     def _has_layouts(self, storages: Sequence[Storage], inputs: Sequence[Any]) -> bool:
         """True if results and inputs have the shardings and the memory of this graph."""
-        old_data = map([*inputs, None].__getitem__, self._data_indices)
+        old_data = map([*inputs, None].__getitem__, self._data_indices)  # -1 is the None
         return (
             list(map(_layout, storages)) == self._layouts
             and len({*inputs}) == len(inputs)
@@ -128,33 +129,34 @@ class KnownGraph:
         )
 
 
-def _name(storages: Sequence[Storage]) -> Hashable:
-    """The flags and the ops of the results."""
+def _table_key(storages: Sequence[Storage]) -> Hashable:
+    """The key of `_known`: the flags, and the ops of the results."""
     values: list[Any] = [storage.value for storage in storages]
     ops = [(value.node if type(value) is TupleElement else value).op for value in values]
     return flags(), tuple(ops)
 
 
 def note(graph: Graph, storages: Sequence[Storage], program: cache.Program) -> None:
-    """Keeps the facts of a graph, if later graphs can be compared with it."""
+    """Keeps the facts of a graph if `match` can accept it: each input that is a storage's data must
+    be overwritten by that storage."""
     program.num_notes += 1
     owner = {storage.data: index for index, storage in enumerate(storages)}
     is_owned = list(graph.onto) == [owner.get(data) for data in graph.inputs]
     if is_owned and program.num_notes <= _MOST_NOTES:
-        known, name = KnownGraph(graph, storages, program), _name(storages)
+        known, key = KnownGraph(graph, storages, program), _table_key(storages)
         if known.match(storages) is not None:
-            _known.keep(name, [known, *(_known.get(name) or ())][:_MOST])
+            _known.keep(key, [known, *(_known.get(key) or ())][:_MOST])
 
 
 def ready(storages: Sequence[Storage]) -> Prepared | None:
-    """The graph of pending storages and its program, where it is a known one."""
+    """The graph of these pending storages with its program, if a known graph matches, else None."""
     started = counters.now()
-    for known in _known.get(_name(storages)) or ():
+    for known in _known.get(_table_key(storages)) or ():
         graph = known.match(storages)
         program = None if graph is None else cache.find(graph, known.programs)
         if graph is None or program is None:
             continue
-        # A recorded call tells results from what they replace.
+        # Only without an observation, which must tell a result from the data that it replaces.
         if program is known.program() and active_observation.value is None:
             graph = replace(graph, replaced=known.replaced)
         counters.add_time("key", counters.now() - started)

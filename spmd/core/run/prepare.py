@@ -29,7 +29,8 @@ def prepared(
     *,
     donate: bool,
 ) -> Prepared:
-    """Looks up the program of a graph, and runs the passes over one that has none until it has.
+    """Returns a graph with its program. A graph without one goes through the passes, until a
+    changed graph has a program or a pass cuts it.
 
     roots_left: roots that have not run. A pass that replaces values also replaces them in the roots
     and in `flow`.
@@ -61,7 +62,7 @@ def prepared(
 
 
 def run_compile_passes(graph: Graph, may_scan: bool = True) -> Graph:
-    """Returns a graph after `COMPILE_PASSES`, ready to be compiled."""
+    """Returns a graph after the compile passes, in the form in which it is lowered."""
     for name, run, needs in COMPILE_PASSES:
         if needs is not None and not any(
             node.op.name in needs or type(node.op.lowering) in needs for node in graph.nodes
@@ -86,6 +87,7 @@ def _checked(graph: Graph, note: str, *, name: str, is_changed: bool) -> Graph:
 
 
 def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
+    """True if a pass applies to a sync, by its fields `reads`, `plans`, `processes`, `threads`."""
     return (
         (donate or row.reads)
         and (row.plans or not is_plan)
@@ -97,7 +99,7 @@ def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
 def _subgraphs(
     graph: Graph, cut: Cut | OnHost, subgraph: Subgraph, roots_left: list[Root], flow: Flow
 ) -> Sequence[Subgraph]:
-    """The subgraphs of a graph that is cut."""
+    """The subgraphs into which a pass has cut a graph."""
     if isinstance(cut, OnHost):
         return around_host(Subgraph(graph.nodes, subgraph.where), set(cut.nodes))
     # A pass that takes iterations out of the graph hands their last values on; readers behind it
@@ -111,17 +113,17 @@ def _subgraphs(
             storage.value = cut.replaced.get(value_name(storage.value), storage.value)
             if storage.past:
                 storage.past = [cut.replaced.get(value_name(past), past) for past in storage.past]
-    subgraphs = between(cut.ends, cut.nodes, subgraph.where)
+    subgraphs = split_at(cut.ends, cut.nodes, subgraph.where)
     remainder = (
         [Subgraph(cut.nodes[cut.ends[-1] :], subgraph.where, is_rest=True)] if cut.has_rest else []
     )
     return [*subgraphs, *remainder]
 
 
-def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Subgraph]:
-    """The subgraphs that end at these places.
+def split_at(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Subgraph]:
+    """The final subgraphs of a list of nodes that is cut at these indices.
 
-    Positions known to differ from iteration to iteration become operands.
+    Start positions known to differ from iteration to iteration become operands.
     """
     # Before the cut: the parts of one loop must be one program, whatever their positions.
     dynamic.dynamic_start_positions(nodes[: ends[-1]])

@@ -95,7 +95,7 @@ recording = PerThread[Recording | None](None)
 
 
 @contextlib.contextmanager
-def recorded(into: Recording) -> Iterator[None]:
+def recorded(plan: Recording) -> Iterator[None]:
     """Context in which this thread records and nothing runs. Its end restores storages, device
     data, counters and the compile log. Other threads wait. Raises RuntimeError if nested.
     """
@@ -103,14 +103,18 @@ def recorded(into: Recording) -> Iterator[None]:
         # A plan inside a plan would take the programs of the outer one's step.
         if recording.value is not None:
             raise RuntimeError("spmd.plan: called by the step that is being planned")
-        live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
+        live, aside, cached = (
+            LIVE[:],
+            ASIDE[:],
+            [(row, row[0].value, row[0].stamp) for row in READ],
+        )
         log = UndoLog(is_step=True)
         UNDO.append(log)
         snapshot = _snapshot([*live, *aside], log)
         # Views keep values for the next read; in here they would be values of the step that is
         # planned.
         READ.clear()
-        recording.value = into
+        recording.value = plan
         try:
             yield
         finally:
@@ -121,8 +125,8 @@ def recorded(into: Recording) -> Iterator[None]:
             earlier = {node for node, *_ in snapshot}
             # Before the ops are put back: a kept program reads ops with the operands of the
             # recording.
-            for graph in into.programs:
-                _with_own_nodes(graph, earlier)
+            for graph in plan.programs:
+                _copy_earlier_nodes(graph, earlier)
             for node, op, operands, numbers in snapshot:
                 node.op, node.operands, node.numbers = op, operands, numbers
             _replace_recorded([*LIVE, *ASIDE], log.first)
@@ -130,7 +134,7 @@ def recorded(into: Recording) -> Iterator[None]:
             for ref in live:
                 if (storage := ref()) is not None:
                     storage.listed = True
-            for row, value, stamp in read:
+            for row, value, stamp in cached:
                 row[0].value, row[0].stamp = value, stamp
                 READ.append(row)
 
@@ -138,7 +142,7 @@ def recorded(into: Recording) -> Iterator[None]:
 def _snapshot(
     refs: "Sequence[weakref.ref[Storage]]", log: UndoLog
 ) -> list[tuple[Node, OpSpec, Sequence[Value], Sequence[float | int]]]:
-    """Notes these storages in the log; returns the ops behind them as they are."""
+    """Notes these storages in the log; returns the ops behind them, each with its present parts."""
     storages = [storage for ref in refs if (storage := ref()) is not None]
     for storage in storages:
         log.note(storage)
@@ -148,17 +152,17 @@ def _snapshot(
     return [(node, node.op, node.operands, node.numbers) for node in nodes]
 
 
-def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
+def _copy_earlier_nodes(graph: Graph, earlier: set[Node]) -> None:
     """Gives a recorded program copies of ops from before the context, as those ops get back the
     operands that the recording replaced."""
-    replaced: dict[object, Value] = {}
+    copies: dict[object, Value] = {}
     for index, node in enumerate(graph.nodes):
         if node in earlier:
             copy = graph.nodes[index] = node.with_operands(node.operands)
             copy.serial = node.serial
-            replaced.update(zip(map(value_name, results(node)), results(copy), strict=True))
-    graph.roots[:] = [replaced.get(value_name(root), root) for root in graph.roots]
-    replace_operands(replaced, graph.nodes)
+            copies.update(zip(map(value_name, results(node)), results(copy), strict=True))
+    graph.roots[:] = [copies.get(value_name(root), root) for root in graph.roots]
+    replace_operands(copies, graph.nodes)
 
 
 def _replace_recorded(refs: "Sequence[weakref.ref[Storage]]", first: int) -> None:
@@ -168,7 +172,7 @@ def _replace_recorded(refs: "Sequence[weakref.ref[Storage]]", first: int) -> Non
         storage = ref()
         if storage is None:
             continue
-        # Neither list has it any more; the caller puts those back that were listed before.
+        # The caller resets both lists, and sets the flag of the storages that it lists again.
         storage.listed = False
         maker = origin(storage.value)
         if maker is not None and maker.serial >= first:

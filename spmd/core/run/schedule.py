@@ -79,7 +79,8 @@ def by_mesh(
     homes = mesh_homes(nodes)
     # The number of crossings between meshes on the way to an op.
     depth: dict[Node, int] = {}
-    claimed: dict[tuple[int, frozenset[int]], list[Node]] = {}
+    # By depth and home, the ops of one subgraph.
+    nodes_of: dict[tuple[int, frozenset[int]], list[Node]] = {}
     for node in nodes:
         take_across([node])  # data crosses at once: its storage may be overwritten by then
         home = homes.get(node)
@@ -89,24 +90,26 @@ def by_mesh(
                 default=0,
             )
             depth[node] = deepest + crosses(node, homes)
-            claimed.setdefault((depth[node], home), []).append(node)
+            nodes_of.setdefault((depth[node], home), []).append(node)
     # Values that no mesh is named for run on the default devices, as a program of their own.
-    free = [value for value, _ in roots if origin(value) not in homes]
+    homeless = [value for value, _ in roots if origin(value) not in homes]
     subgraphs = (
-        [Subgraph(_with_unclaimed(free, (), homes), devices.default_sharding())] if free else []
+        [Subgraph(_with_homeless(homeless, (), homes), devices.default_sharding())]
+        if homeless
+        else []
     )
-    for (_, home), nodes_here in sorted(claimed.items(), key=lambda item: item[0][0]):
+    for (_, home), nodes_here in sorted(nodes_of.items(), key=lambda item: item[0][0]):
         operands = [operand for node in nodes_here for operand in node.operands]
-        subgraphs.append(Subgraph(_with_unclaimed(operands, nodes_here, homes), meshes[home]))
+        subgraphs.append(Subgraph(_with_homeless(operands, nodes_here, homes), meshes[home]))
     return subgraphs
 
 
-def _with_unclaimed(
+def _with_homeless(
     values: Iterable[Value], nodes: Sequence[Node], homes: Collection[Node]
 ) -> list[Node]:
     """The nodes of a subgraph together with the ops behind these values that belong to no mesh."""
-    unclaimed = [maker for maker in map(origin, values) if maker is not None and maker not in homes]
-    return sorted({*topological(unclaimed)[0], *nodes}, key=lambda node: node.serial)
+    homeless = [maker for maker in map(origin, values) if maker is not None and maker not in homes]
+    return sorted({*topological(homeless)[0], *nodes}, key=lambda node: node.serial)
 
 
 def take_across(nodes: Iterable[Node]) -> list[DeviceData]:
@@ -200,6 +203,7 @@ class Flow:
         } | {value_name(value): storage for value, storage in roots}
 
     def _read(self, value: Value, index: int, node: Node | None = None) -> None:
+        """Notes that a subgraph reads a value. node: the reader, if another subgraph makes it."""
         name = value_name(value)
         self.last[name] = max(index, self.last.get(name, 0))
         if node is not None:
@@ -333,20 +337,22 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
     """
     homes: dict[Node, frozenset[int]] = {}
     for node in nodes:
-        met = {home for operand in node.operands if (home := home_of(operand, homes)) is not None}
-        # A mark is where a value changes devices: what is computed from it is at home there.
+        candidates = {
+            home for operand in node.operands if (home := home_of(operand, homes)) is not None
+        }
+        # An annotation may move a value: its readers are at home on the devices that it names.
         if node.op.sharding is not None:
-            met = {node.op.sharding.devices}
-        if len(met) > 1:
-            shown = " and ".join(sorted(str(sorted(ids, key=str)) for ids in met))
+            candidates = {node.op.sharding.devices}
+        if len(candidates) > 1:
+            shown = " and ".join(sorted(str(sorted(ids, key=str)) for ids in candidates))
             raise MeshesError(
                 f"{describe(node)} mixes values on devices {shown}: one program cannot span "
                 "meshes with different devices. Take one of them to the other's mesh with "
                 "mark_sharding first.",
                 node,
             )
-        if met:
-            homes[node] = met.pop()
+        if candidates:
+            homes[node] = candidates.pop()
     return homes
 
 
@@ -362,7 +368,7 @@ def home_of(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] |
 
 
 def crosses(node: Node, homes: dict[Node, frozenset[int]]) -> bool:
-    """True if an annotation takes its value to other devices than it is computed on."""
+    """True if a node annotates a value for other devices than it is computed on."""
     if node.op.sharding is None:
         return False
     home = home_of(node.operands[0], homes)
@@ -463,11 +469,12 @@ def bring(
                 continue
             if processes.several():
                 # All processes must upload the same values.
-                values = transfer.sample(device_data.host)
+                checksum = transfer.sample_checksum(device_data.host)
                 event_text = (
-                    f"the upload of {device_data.meta!r}, its {processes.digest('values', values)},"
+                    f"the upload of {device_data.meta!r}, its "
+                    f"{processes.digest('values', checksum)},"
                 )
-                processes.note(event_text, values, user_line())
+                processes.note(event_text, checksum, user_line())
             buffer = transfer.upload(device_data.host, sharding)
         elif device_data.is_abstract or device_data.sharding is not sharding:
             device_data.check()
@@ -500,8 +507,8 @@ def _memory_of(storage: Storage) -> str:
     """The memory kind of a value without an annotation: the former one, or its op's."""
     if storage.home is not None:
         return storage.home.memory
-    result = origin(storage.value)
-    return DEVICE if result is None else result.op.memory
+    node = origin(storage.value)
+    return DEVICE if node is None else node.op.memory
 
 
 def written_over(

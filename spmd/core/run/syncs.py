@@ -51,7 +51,7 @@ class Synced:
 AFTER: "OrderedDict[int, Callable[[Synced], object]]" = OrderedDict()
 
 
-# whether the thread calls them; syncs that they start are not reported
+# whether the thread is calling the functions of AFTER; syncs that they start are not reported
 _notifies = PerThread(False)
 
 
@@ -61,17 +61,19 @@ class Watch:
     def __init__(self) -> None:
         self.is_on = bool(AFTER) and recording.value is None and not _notifies.value
         if self.is_on:
-            self.num_runs, self.last = counters.counter("runs"), compile_log.last()
+            self.num_runs, self.last_compiled = counters.counter("runs"), compile_log.last()
 
     def notify(self, num_tensors: int) -> None:
         """Calls the functions in `AFTER`; the caller holds no lock."""
         if not self.is_on:
             return
         num_programs = max(counters.counter("runs") - self.num_runs, 0)
-        done = Synced(str(user_line()), num_tensors, num_programs, compile_log.since(self.last))
+        synced = Synced(
+            str(user_line()), num_tensors, num_programs, compile_log.since(self.last_compiled)
+        )
         with _notifies.held(True):
             for function in [*AFTER.values()]:
-                function(done)
+                function(synced)
 
 
 @ends_at_user_line
@@ -132,9 +134,9 @@ def _sync(*, wait: bool, for_read: bool) -> None:
             except Exception as error:
                 give_up(storages, error)
                 raise
-        _forget_what_ran()
+        _unlist_settled()
         had_loop = num_iterations < counters.counter("loop_iterations")
-        pace.rest(num_ops, had_loop=had_loop)
+        pace.restart(num_ops, had_loop=had_loop)
         if not had_loop:
             # The length of a usual step, by which a loop that forgets to sync is recognised.
             recorders.longest_step.value = max(recorders.longest_step.value, num_nodes)
@@ -161,8 +163,8 @@ def _is_far_state(storage: Storage) -> bool:
     )
 
 
-def _forget_what_ran() -> None:
-    """Drops storages with data from the live ones; pending values of other threads stay."""
+def _unlist_settled() -> None:
+    """Removes storages that have data by now from LIVE; pending ones of other threads stay."""
     pending_refs = []
     for ref in LIVE:
         storage = ref()
@@ -199,6 +201,7 @@ def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
 
 
 def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
+    """The graph of these tensors, or of all that is pending; None if there is nothing to run."""
     storages = pending() if tensors is None else list(map(_root_storage, tensors))
     # Nothing is pending: an empty text, as PyTorch/XLA returns.
     if not storages:

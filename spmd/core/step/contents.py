@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A place whose value a call has changed; `missing` stands for no value."""
+    """A key of a container whose value a call has changed, with its path; `missing`: no value."""
 
     path: str
     container: Any
@@ -48,7 +48,7 @@ missing: Any = _Words("nothing")
 
 
 class Kind(enum.Enum):
-    """The kinds of containers, by what is read of them: all items, or some by name."""
+    """The kinds of containers, by the parts that a snapshot reads: all items, or some by name."""
 
     DICT = enum.auto()
     LIST = enum.auto()
@@ -80,35 +80,40 @@ class Snapshot:
 
     def read(self) -> tuple[Sequence[object], Sequence[object]]:
         """The contents now, as keys and values."""
-        box, names = self.container, self.names or ()
+        container, names = self.container, self.names or ()
         match self.kind:
             case Kind.DICT:
                 # Of a subclass, too: its own methods may run the user's code.
-                methods = _methods_of(box)
-                return list(methods.keys(box)), list(methods.values(box))
+                methods = _methods_of(container)
+                return list(methods.keys(container)), list(methods.values(container))
             case Kind.LIST:
-                items = list.copy(box)
+                items = list.copy(container)
                 return range(len(items)), items
             case Kind.OTHER:
-                items = [*box]
-                return items if isinstance(box, set) else range(len(items)), items
+                items = [*container]
+                return items if isinstance(container, set) else range(len(items)), items
             case Kind.ATTRIBUTES | Kind.SCOPE:
-                short, long = (names, box) if len(names) < len(box) else (box, names)
-                keys = [*box] if self.names is None else [name for name in short if name in long]
-                return keys, [box[name] for name in keys]
+                # The smaller of the two is walked.
+                short, long = (
+                    (names, container) if len(names) < len(container) else (container, names)
+                )
+                keys = (
+                    [*container] if self.names is None else [name for name in short if name in long]
+                )
+                return keys, [container[name] for name in keys]
             case Kind.CLASS:
                 state = {
                     name: value
-                    for name, value in vars(box).items()
+                    for name, value in vars(container).items()
                     if _is_state_of_class(name, value)
                 }
-                return ["__mro__", *state], [box.__mro__, *state.values()]
+                return ["__mro__", *state], [container.__mro__, *state.values()]
             case Kind.SLOTS:
-                return tuple(names), [getattr(box, name, missing) for name in names]
+                return tuple(names), [getattr(container, name, missing) for name in names]
             case Kind.FUNCTION:
-                captured = [_content(variable) for variable in box.__closure__ or ()]
-                return [*_OF_FUNCTION, *box.__code__.co_freevars], [
-                    *parts_of_function(box),
+                captured = [_cell_content(variable) for variable in container.__closure__ or ()]
+                return [*_FUNCTION_PARTS, *container.__code__.co_freevars], [
+                    *parts_of_function(container),
                     *captured,
                 ]
 
@@ -118,28 +123,31 @@ class Snapshot:
 
     def restore(self) -> None:
         """Restores the contents of the snapshot, if the container's differ."""
-        box = self.container
+        container = self.container
         match self.kind:
             case Kind.DICT | Kind.ATTRIBUTES:
-                methods = _methods_of(box)
+                methods = _methods_of(container)
                 if not _is_identical(
-                    [*methods.keys(box), *methods.values(box)], [*self.keys, *self.values]
+                    [*methods.keys(container), *methods.values(container)],
+                    [*self.keys, *self.values],
                 ):
-                    methods.clear(box)
+                    methods.clear(container)
                     # Cleared and filled again, as the order of keys counts.
                     for key, old in zip(self.keys, self.values, strict=True):
-                        methods.__setitem__(box, key, old)
+                        methods.__setitem__(container, key, old)
             case Kind.LIST:
-                box[:] = self.values
+                container[:] = self.values
             case Kind.OTHER:
-                if not _is_identical([*box], self.values):
-                    box.clear()
-                    (box.update if isinstance(box, set) else box.extend)(self.values)
+                if not _is_identical([*container], self.values):
+                    container.clear()
+                    (container.update if isinstance(container, set) else container.extend)(
+                        self.values
+                    )
             case Kind.SCOPE:
-                box.update(zip(self.keys, self.values, strict=True))
+                container.update(zip(self.keys, self.values, strict=True))
             case Kind.FUNCTION:
                 for variable, old in zip(
-                    box.__closure__ or (), self.values[len(_OF_FUNCTION) :], strict=True
+                    container.__closure__ or (), self.values[len(_FUNCTION_PARTS) :], strict=True
                 ):
                     if old is not missing:
                         variable.cell_contents = old
@@ -174,8 +182,8 @@ class Snapshot:
                 )
 
 
-_OF_FUNCTION = "__code__", "__defaults__", "__kwdefaults__"
-parts_of_function = operator.attrgetter(*_OF_FUNCTION)
+_FUNCTION_PARTS = "__code__", "__defaults__", "__kwdefaults__"
+parts_of_function = operator.attrgetter(*_FUNCTION_PARTS)
 
 
 def _is_state_of_class(name: str, value: object) -> bool:
@@ -184,17 +192,17 @@ def _is_state_of_class(name: str, value: object) -> bool:
     )
 
 
-def _content(variable: types.CellType) -> object:
+def _cell_content(variable: types.CellType) -> object:
     try:
         return variable.cell_contents
     except ValueError:  # not assigned yet
         return missing
 
 
-def _methods_of(box: dict[Any, Any]) -> type[dict[Any, Any]]:
-    """The class whose methods read and write a dict, without overrides of a subclass. An
+def _methods_of(container: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """The class whose methods read and write a dict, as a subclass may override them. An
     OrderedDict keeps an order of its own, which dict's methods would not touch."""
-    return collections.OrderedDict if isinstance(box, collections.OrderedDict) else dict
+    return collections.OrderedDict if isinstance(container, collections.OrderedDict) else dict
 
 
 def _is_identical(values: Sequence[object], old_values: Sequence[object]) -> bool:
@@ -209,8 +217,8 @@ class Contents:
         self._snapshots = snapshots
 
     def same(self, value: object, old_value: object) -> bool:
-        """True for equal plain values, and for a new dict or list with the contents that the old
-        one had."""
+        """True for equal plain values, and for a new dict or list with the snapshot's contents of
+        the old one."""
         snapshot = (
             self._snapshots.get(id(old_value))
             if type(value) is type(old_value) and value is not old_value
@@ -242,7 +250,8 @@ _COMPARED = frozenset({str, bytes, int, float, complex, bool, torch.Size, types.
 
 
 def path_of(path: str, container: object, key: object) -> str:
+    """The path of an item: `path[key]` in a container, `path.key` for an attribute or a name."""
     if isinstance(container, (list, dict, collections.deque)) and not path.endswith(".__dict__"):
-        shown = repr(key) if isinstance(key, (str, int, bytes)) else type(key).__name__
-        return f"{path}[{shown}]"
+        label = repr(key) if isinstance(key, (str, int, bytes)) else type(key).__name__
+        return f"{path}[{label}]"
     return f"{path.removesuffix('.__dict__')}.{key}"

@@ -90,8 +90,7 @@ class Objects:
     opaque: list[str] = field(default_factory=list)
     # keeps them alive, so that no id is used twice
     _visited: dict[int, object] = field(default_factory=dict)
-    # The user's modules, each with the names of it that are held; and all names in the functions'
-    # code.
+    # The user's modules, each with its visited names; and all names in the functions' code.
     _modules: list[tuple[str, types.ModuleType, set[str]]] = field(default_factory=list)
     _mentioned: set[str] = field(default_factory=set)
 
@@ -153,8 +152,8 @@ class Objects:
         ]
 
     def _inside(self, path: str, thing: object) -> Sequence[tuple[str, object]]:
-        """The items of an object by path, after it is noted by its kind: tensor, array, generator,
-        ..."""
+        """Notes an object by its kind (tensor, array, generator, ...); returns its items as (path,
+        value)."""
         if isinstance(thing, torch.Tensor):
             self.tensors[id(thing)] = path, thing
             # Only a guard looks at the attributes that a user has set on a tensor.
@@ -217,7 +216,7 @@ class Objects:
                 if isinstance(state, dict)
                 else []
             )
-        # Its position cannot be compared without moving it.
+        # An iterator's position cannot be compared without moving it.
         if hasattr(kind, "__next__"):
             self.iterators.append(path)
             return []
@@ -227,21 +226,22 @@ class Objects:
             wrapped = state.get("__wrapped__") if package == "spmd" and state else None
             return [] if wrapped is None else [(path, wrapped)]
         children: list[tuple[str, object]] = []
-        fixed, slots = ["__class__"], list[str]()
+        special, slots = ["__class__"], list[str]()
         if isinstance(state, dict):
             names = self._names_of_modules if isinstance(thing, nn.Module) else self.names
             children += self._snapshot(f"{path}.__dict__", state, Kind.ATTRIBUTES, names)
-            fixed.append("__dict__")
+            special.append("__dict__")
         # Attributes outside of `__dict__`; those of libraries are theirs to change.
         if package not in LIBRARIES:
             slots += [name for base in kind.__mro__ for name in _slots_of(base)]
-            children.append((f"{kind.__name__}", kind))
+            children.append((kind.__name__, kind))
         if isinstance(state, dict) or slots:
-            children += self._snapshot(path, thing, Kind.SLOTS, fixed + slots)[len(fixed) :]
+            children += self._snapshot(path, thing, Kind.SLOTS, special + slots)[len(special) :]
         return children
 
     def _of_class(self, path: str, kind: type) -> Sequence[tuple[str, object]]:
-        """The attributes of the user's classes, methods among them."""
+        """The attributes of a user's class, methods among them, its user-written bases and its
+        metaclass."""
         children: list[tuple[str, object]] = []
         for base in kind.__mro__:
             # A user's class inherits nn.Module: of it, only its own methods can be replaced between
@@ -257,17 +257,17 @@ class Objects:
     def _in_modules(self) -> collections.deque[tuple[str, object]]:
         """The attributes of the user's modules that functions name; visited last, when all these
         names are known."""
-        mentioned_names, result = (
+        mentioned_names, items = (
             set(self._mentioned if self.names is None else self.names),
             collections.deque[Any](),
         )
-        for path, module, names in self._modules:
+        for path, module, visited_names in self._modules:
             if module.__name__.partition(".")[0] not in LIBRARIES and (
-                new := mentioned_names - names
+                new_names := mentioned_names - visited_names
             ):
-                names |= new
-                result.extend(self._snapshot(path, vars(module), Kind.SCOPE, new))
-        return result
+                visited_names |= new_names
+                items.extend(self._snapshot(path, vars(module), Kind.SCOPE, new_names))
+        return items
 
     def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, object]]:
         """The objects that a function refers to: defaults, attributes, captured variables,
@@ -339,8 +339,8 @@ def _is_library(scope: Mapping[str, object]) -> bool:
 
 
 def _globals_of(step: object) -> Mapping[str, object]:
-    """The globals that `of_step` follows."""
-    # The globals that count are those of the function that the user wrote.
+    """The globals of the function that a step wraps: behind partials, as a method, or as the
+    `__call__` of its class."""
     while isinstance(step, functools.partial):
         step = step.func
     if isinstance(step, types.MethodType):

@@ -51,7 +51,7 @@ def restored_after(reachable: Objects) -> Iterator[None]:
     undo: list[Callable[[], object]] = [
         # Containers first: what is restored behind them are tensors, whatever holds these.
         reachable.restore,
-        *(restore for tensor in tensors for restore in _of_tensor(tensor)),
+        *(restore for tensor in tensors for restore in _restorers(tensor)),
         partial(torch.set_rng_state, torch.get_rng_state()),
         partial(random.setstate, random.getstate()),
         partial(np.random.set_state, np.random.get_state()),
@@ -67,43 +67,43 @@ def restored_after(reachable: Objects) -> Iterator[None]:
 _SMALL = 1 << 20  # bytes up to which the values of a CPU tensor are restored
 
 
-def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
-    """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small
+def _restorers(tensor: Any) -> Iterator[Callable[[], Any]]:
+    """Yields the functions that restore a tensor: attributes of the library, gradient, hooks, small
     values on the CPU."""
-    # An annotation made inside belongs to the plan.
+    # An annotation made inside the context belongs to the plan.
     if tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, XlaTensor)):
         attributes = {name: value for name, value in tensor.__dict__.items() if name in OURS}
-        yield partial(_put_back, tensor, attributes)
+        yield partial(_restore_library_attributes, tensor, attributes)
     if tensor.is_leaf and tensor.requires_grad:
         # The hooks stay with the object whatever its data: annotations and units add some.
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks", "grad"):
             attribute = getattr(tensor, name)
-            if isinstance(attribute, dict):  # itself restored: the user's handles refer to it
+            # The same dict is restored, as the user's handles refer to it.
+            if isinstance(attribute, dict):
                 yield Snapshot(attribute, "", Kind.DICT).restore
-            yield partial(_set, tensor, name, attribute)
-    # An optimizer's counters are CPU tensors; a dataset is not copied for the case that the step
-    # writes it.
+            yield partial(_restore_attribute, tensor, name, attribute)
+    # Values of small CPU tensors, such as an optimizer's counters; a dataset is not copied.
     if (
         not isinstance(tensor, XlaTensor)
         and tensor.device.type == "cpu"
         and tensor.nbytes <= _SMALL
     ):
-        yield partial(_rewrite, tensor, tensor.detach().clone(), tensor._version)
+        yield partial(_restore_values, tensor, tensor.detach().clone(), tensor._version)
 
 
-def _put_back(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:
+def _restore_library_attributes(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:
     for name in OURS:
         tensor.__dict__.pop(name, None)
     tensor.__dict__.update(attributes)
 
 
-def _set(tensor: torch.Tensor, name: str, value: Any) -> None:
+def _restore_attribute(tensor: torch.Tensor, name: str, value: Any) -> None:
     if getattr(tensor, name) is not value:
         setattr(tensor, name, value)
 
 
-def _rewrite(tensor: torch.Tensor, original: torch.Tensor, version: int) -> None:
-    # Most are only read, and writing would be another version for autograd.
+def _restore_values(tensor: torch.Tensor, original: torch.Tensor, version: int) -> None:
+    # Only if the step has written: writing would be a new version for autograd.
     if tensor._version != version:
         tensor.detach().copy_(original)
 
@@ -119,15 +119,16 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
     exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     roots: list[nn.Module] = []
 
-    def stand_in(tensor: Any, stand_in_tensor: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Exchanges a tensor, with its gradient, for a stand-in; each tensor once."""
+    def replace(tensor: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Exchanges a tensor for the one that `make` returns, with its gradient; each tensor
+        once."""
         if (
             isinstance(tensor, torch.Tensor)
             and _is_elsewhere(tensor)
             and id(tensor) not in exchanged
         ):
             gradient = tensor.grad if tensor.is_leaf else None
-            exchanged[id(tensor)] = tensor, stand_in_tensor(tensor)
+            exchanged[id(tensor)] = tensor, make(tensor)
             exchange(*exchanged[id(tensor)])
             if gradient is not None:
                 tensor.grad = _abstract(gradient)
@@ -137,47 +138,48 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
             # Exchanged in place: the Parameter objects stay those that the optimizer and the user
             # hold.
             for tensor in (*module._parameters.values(), *module._buffers.values()):
-                stand_in(tensor, _abstract)
+                replace(tensor, _abstract)
         # A step whose model is on the device takes its arguments as they are, as a run does.
         has_moved = bool(exchanged)
         for optimizer in reachable.of(torch.optim.Optimizer):
             for parameter, state in optimizer.state.items():
                 for tensor in tree_leaves(state) if id(parameter) in exchanged else ():
                     if isinstance(tensor, torch.Tensor) and tensor.dim():
-                        stand_in(tensor, _abstract)
+                        replace(tensor, _abstract)
         for tensor in [
             *tree_leaves(arguments),
             *(tensor for _, tensor in reachable.tensors.values()),
         ]:
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
-                stand_in(tensor, _abstract)
+                replace(tensor, _abstract)
         for tensor in tree_leaves(arguments) if has_moved else ():
-            stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
+            replace(tensor, lambda tensor: tensor.detach().to("xla"))
         for root in outermost(reachable.of(nn.Module)):
             if any(id(tensor) in exchanged for tensor in (*root.parameters(), *root.buffers())):
                 roots.append(root)
-                root._apply(_same)
+                root._apply(_identity)
         yield
     finally:
         # In the reverse order, as a tensor may have been exchanged as a gradient before.
-        for tensor, stand_in_tensor in reversed(exchanged.values()):
-            exchange(tensor, stand_in_tensor)
+        for tensor, replacement in reversed(exchanged.values()):
+            exchange(tensor, replacement)
         for root in roots:
             restore_module(root)
 
 
-def _same(tensor: torch.Tensor) -> torch.Tensor:
+def _identity(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
 def restore_module(root: nn.Module) -> None:
-    """Notifies the functions that follow a module's moves that its tensors are restored."""
-    for after in after_move:
-        # Devices written into an exported program are the CPU's again.
-        after(root, _same)
+    """Calls the functions of `after_move` on a module whose tensors are restored: devices written
+    into an exported program are the CPU's again."""
+    for notify in after_move:
+        notify(root, _identity)
 
 
 def _is_elsewhere(tensor: torch.Tensor) -> bool:
+    """True for a leaf tensor on the CPU or on meta that can move to the device."""
     return (
         tensor.device.type in ("meta", "cpu")
         and tensor.layout is torch.strided

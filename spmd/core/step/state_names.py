@@ -40,17 +40,17 @@ class StateNames:
                         self._add(f"{prefix}.{name}".lstrip("."), role, tensor)
         for optimizer in reachable.of(torch.optim.Optimizer):
             self._add_optimizer(optimizer)
-        tensors_reached = [tensor for _, tensor in reachable.tensors.values()]
-        for tensor in tensors_reached:
+        reached_tensors = [tensor for _, tensor in reachable.tensors.values()]
+        for tensor in reached_tensors:
             if tensor.is_leaf and tensor.grad is not None and self._name_of(tensor):
                 self._add(f"{self._name_of(tensor)}.grad", "gradient", tensor.grad)
-        for tensor in tensors_reached:
+        for tensor in reached_tensors:
             self._add(f"state.{len(self.named)}", "state", tensor)
 
     def _add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Names the tensors of an optimizer's groups and state."""
         for number, group in enumerate(optimizer.param_groups):
-            # A parameter of no module is known by its optimizer alone.
+            # Parameters of modules have their names already.
             for tensor in group["params"]:
                 self._add(f"parameter.{len(self.named)}", "parameter", tensor)
             for key, value in group.items():  # a learning rate

@@ -53,12 +53,12 @@ def _begin_thread() -> None:
 
 
 def set_autocast_dtype(
-    put: Callable[[str, torch.dtype], None], device_type: str, dtype: torch.dtype
+    original: Callable[[str, torch.dtype], None], device_type: str, dtype: torch.dtype
 ) -> None:
-    """`torch.set_autocast_dtype`, which notes the dtype of this thread."""
+    """`torch.set_autocast_dtype`, which also notes that this thread has set a dtype."""
     if device_type == NAME:
         _has_dtype.value = True
-    put(device_type, dtype)
+    original(device_type, dtype)
 
 
 def register_autocast() -> None:
@@ -94,17 +94,19 @@ def register_autocast() -> None:
 
 def _widest(values: Sequence[object]) -> torch.dtype:
     """float32 where one of the operands has it, else the autocast dtype."""
-    wide = any(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in values)
-    return torch.float32 if wide else torch.get_autocast_dtype(NAME)
+    has_float32 = any(
+        isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in values
+    )
+    return torch.float32 if has_float32 else torch.get_autocast_dtype(NAME)
 
 
 def _convert(value: object, target: torch.dtype) -> object:
     """Casts floating-point tensors of the device, also in lists, to the target dtype."""
     if isinstance(value, torch.Tensor):
-        narrow = (
+        is_castable = (
             value.is_floating_point() and value.dtype != torch.float64 and value.device.type == NAME
         )
-        return value.to(target) if narrow and value.dtype != target else value
+        return value.to(target) if is_castable and value.dtype != target else value
     return [_convert(item, target) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -116,11 +118,11 @@ def _autocast_kernel(
     packet, _, overload_name = name.partition(".")
     overload = getattr(getattr(aten, packet), overload_name or "default")
 
-    ours = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+    autocast_key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def kernel(*args: object, **kwargs: object) -> object:
         target = dtype_of(args)
-        with torch._C._ExcludeDispatchKeyGuard(ours):
+        with torch._C._ExcludeDispatchKeyGuard(autocast_key):
             converted = {key: _convert(value, target) for key, value in kwargs.items()}
             return overload(*(_convert(value, target) for value in args), **converted)
 

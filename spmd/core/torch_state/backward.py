@@ -24,7 +24,7 @@ from ..record.tensor import WHEN_PARAMETER, XlaTensor
 from ..record.threads import enter_thread
 from ..record.views import read
 
-_PIN = -1  # a key among the hooks on a gradient that no handle of torch has
+_PIN = -1  # the key of our hook on a gradient, which no handle of torch has
 # the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
 PINNED = "_pins_grad"
 
@@ -40,7 +40,7 @@ def follow(tensor: Any, *, after_leave: bool = False) -> None:
     if tensor.is_leaf:
         _pin_parameter(tensor)
     elif tensor._view is None:
-        # a view's sharding is not its storage's, and XLA chooses that of its gradient
+        # A view gets no hook: its sharding is not its storage's, and XLA chooses its gradient's.
         pin = tensor.__dict__[PINNED] = partial(_pin_arriving, tensor._storage.ref)
         # register_hook without its handle, which costs more than the mark
         if tensor._backward_hooks is None:
@@ -95,6 +95,7 @@ def pin_gradient(parameter: torch.Tensor) -> None:
 
 
 def _pin_arriving(ref: "weakref.ref[Storage]", grad: torch.Tensor) -> None:
+    """The hook on a computed value: gives an arriving gradient the sharding of the value."""
     storage = ref()
     if storage is not None and isinstance(grad, XlaTensor):
         shard_gradient(storage, grad)
@@ -142,8 +143,8 @@ def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
     """The last recorded lines of the thread that recorded the roots of a backward pass."""
     for root in roots:
         if isinstance(root, XlaTensor) and root.grad_fn is not None:
-            result: Any = root._view or origin(root._storage.value)
-            line = None if result is None else Line(result.code, result.instruction)
+            maker: Any = root._view or origin(root._storage.value)
+            line = None if maker is None else Line(maker.code, maker.instruction)
             return forward_ring(root.grad_fn._sequence_nr(), line)
     return THREADS.ring
 
@@ -151,8 +152,8 @@ def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
 def run_backward(
     engine: Callable[..., object], roots: Sequence[torch.Tensor], *args: object, **kwargs: object
 ) -> object:
-    """Runs autograd's engine for the caller. An exception that `_type_in_backward` kept is raised
-    in place of the engine's SystemError, which has lost it."""
+    """Runs autograd's engine. An exception that `_type_in_backward` kept is raised in place of the
+    engine's SystemError."""
     enter_thread()
     if torch._C._is_multithreading_enabled():  # by `torch.inference_mode(False)`
         torch.autograd.set_multithreading_enabled(False)

@@ -17,7 +17,7 @@ from torch.types import Device
 from ..run.pjrt.devices import devices
 from ..sharding.value import DEVICE, memory_of
 
-_peak = 0  # the most since the last reset
+_peak = 0  # the most bytes that a call has seen since the last reset
 _runtime_peak_at_reset = 0
 
 
@@ -25,7 +25,7 @@ def _stats() -> list[dict[str, int]] | None:
     """Returns the runtime's figures for each device of this process; None where it has none."""
     local = jax.local_devices() if devices() else []
     stats = [device.memory_stats() for device in local]
-    return stats if all(stats) else None  # no None is left
+    return stats if all(stats) else None  # one device without figures has none for all
 
 
 def _bytes(array: jax.Array) -> int:
@@ -59,7 +59,7 @@ def memory_allocated(device: Device = None) -> int:
 def max_memory_allocated(device: Device = None) -> int:
     """Returns the most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these
     calls has seen."""
-    # A runtime's peak from before the reset is not one since.
+    # A runtime's peak counts only if it has grown since the reset.
     peak, in_use = _runtime_peak(), memory_allocated()
     return max(_peak, in_use, peak if peak > _runtime_peak_at_reset else 0)
 
@@ -101,6 +101,7 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
 
 
 def nested_stats() -> dict[str, Any]:
+    """Returns the figures in the nesting of `torch.accelerator.memory_stats`."""
     allocated = {"current": memory_allocated(), "peak": max_memory_allocated()}
     reserved = {"current": memory_reserved(), "peak": max_memory_reserved()}
     return {"allocated_bytes": {"all": allocated}, "reserved_bytes": {"all": reserved}}

@@ -22,7 +22,9 @@ Device = torch.device | None
 Dtype = torch.dtype | None
 
 
-def _make(overload: OpOverload, *args: object, device: Device, **kwargs: object) -> XlaTensor:
+def _record_factory(
+    overload: OpOverload, *args: object, device: Device, **kwargs: object
+) -> XlaTensor:
     """Records a factory: an op without operands."""
     only_device(device)
     result = dispatch(overload, (), args, kwargs)
@@ -34,13 +36,13 @@ def _dtype(dtype: Dtype) -> torch.dtype:
     return dtype or torch.get_default_dtype()
 
 
-# The kernels take what is for other devices, a layout and pinned memory, as `placement`.
+# `placement` takes the arguments that other devices need: a layout and pinned memory.
 
 
 def _zeros(
     size: Sequence[int], *, dtype: Dtype = None, device: Device = None, **placement: object
 ) -> XlaTensor:
-    return _make(aten.empty.memory_format, list(size), dtype=_dtype(dtype), device=device)
+    return _record_factory(aten.empty.memory_format, list(size), dtype=_dtype(dtype), device=device)
 
 
 def _empty(
@@ -56,7 +58,7 @@ def _empty(
             size, dtype=dtype, device="meta", memory_format=memory_format
         ).stride()
         return _empty_strided(size, strides, dtype=dtype, device=device)
-    return _fresh(_zeros(size, dtype=dtype, device=device))
+    return _uninitialized(_zeros(size, dtype=dtype, device=device))
 
 
 def _empty_strided(
@@ -67,14 +69,14 @@ def _empty_strided(
     device: Device = None,
     **placement: object,
 ) -> XlaTensor:
-    return _fresh(
-        _make(
+    return _uninitialized(
+        _record_factory(
             aten.empty_strided.default, list(size), list(stride), dtype=_dtype(dtype), device=device
         )
     )
 
 
-def _fresh(zeros: XlaTensor) -> XlaTensor:
+def _uninitialized(zeros: XlaTensor) -> XlaTensor:
     """Returns an uninitialized tensor: zeros, or the fill of
     `torch.use_deterministic_algorithms`."""
     value = fill_of(zeros._meta.dtype)
@@ -98,7 +100,7 @@ def _arange(
             else torch.int64
         )
     start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
-    return _make(aten.arange.start_step, start, end, step, dtype=dtype, device=device)
+    return _record_factory(aten.arange.start_step, start, end, step, dtype=dtype, device=device)
 
 
 def _randperm(
@@ -109,12 +111,12 @@ def _randperm(
     device: Device = None,
     **placement: object,
 ) -> XlaTensor:
-    return _make(
+    return _record_factory(
         aten.randperm.default, n, dtype=dtype or torch.int64, generator=generator, device=device
     )
 
 
-def _of_torchs_dtype(
+def _with_meta_dtype(
     overload: OpOverload,
     *args: object,
     dtype: Dtype = None,
@@ -123,12 +125,12 @@ def _of_torchs_dtype(
 ) -> XlaTensor:
     """A factory; without a dtype argument, torch's meta kernel determines the dtype."""
     dtype = dtype or overload(*args, device="meta").dtype
-    return _make(overload, *args, dtype=dtype, device=device)
+    return _record_factory(overload, *args, dtype=dtype, device=device)
 
 
-def _host_made(overload: OpOverload) -> Callable[..., torch.Tensor]:
-    """A factory whose few numbers torch computes with kernels or views unknown to the device: host
-    data."""
+def _host_kernel(overload: OpOverload) -> Callable[..., torch.Tensor]:
+    """The kernel of a factory with few numbers: torch computes them on the CPU, as it needs kernels
+    or views that the device lacks."""
 
     def make(
         *args: object, dtype: Dtype = None, device: Device = None, **placement: object
@@ -142,13 +144,13 @@ def _host_made(overload: OpOverload) -> Callable[..., torch.Tensor]:
 def _copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
-    """A copy that torch calls with Python dispatch switched off, as in
+    """Copies `source` to `target`: the kernel that torch calls with Python dispatch off, as in
     `torch.tensor(data, device="xla")`."""
     return dispatch(aten.copy_.default, (), (target, source), {})
 
 
 def _dispatched(overload: OpOverload, *args: object) -> object:
-    """A call that torch makes with Python dispatch switched off."""
+    """Dispatches a call that torch makes with Python dispatch off."""
     return dispatch(overload, (), args)
 
 
@@ -189,7 +191,7 @@ def _composite_out(
         return dispatch(overload, (), args, {**kwargs, "out": out})
 
 
-_HOST_MADE = (
+_HOST_FACTORIES = (
     aten.fft_fftfreq.default,
     aten.fft_rfftfreq.default,
     aten.range.default,
@@ -216,17 +218,17 @@ def register_factories() -> None:
         _randperm: ("randperm", "randperm.generator"),
         _zeros: ("_efficientzerotensor",),
         _copy_from: ("_copy_from",),
-        partial(_of_torchs_dtype, aten.eye.default): ("eye",),
-        partial(_of_torchs_dtype, aten.eye.m): ("eye.m",),
-        partial(_of_torchs_dtype, aten.linspace.default): ("linspace",),
+        partial(_with_meta_dtype, aten.eye.default): ("eye",),
+        partial(_with_meta_dtype, aten.eye.m): ("eye.m",),
+        partial(_with_meta_dtype, aten.linspace.default): ("linspace",),
         # `torch.tensor([x, y])`
         partial(_dispatched, aten._local_scalar_dense.default): ("_local_scalar_dense",),
     }
     for function, names in kernels.items():
         for name in names:
             _library.impl(name, function, "PrivateUse1")
-    for factory in _HOST_MADE:
-        _library.impl(factory.name().removeprefix("aten::"), _host_made(factory), "PrivateUse1")
+    for factory in _HOST_FACTORIES:
+        _library.impl(factory.name().removeprefix("aten::"), _host_kernel(factory), "PrivateUse1")
     _library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
     for name, function in (recurrent.KERNELS | fused.KERNELS).items():
         _library.impl(name, function, "AutogradPrivateUse1")

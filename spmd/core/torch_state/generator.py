@@ -44,6 +44,7 @@ class XlaGenerator(torch.Generator):
 
 
 def _is_ours(*args: object, **kwargs: object) -> bool:
+    """True for the arguments of `torch.Generator("xla")`."""
     device = args[0] if args else kwargs.get("device")
     is_alone = len(args) + len(kwargs) == 1
     return (
@@ -52,8 +53,9 @@ def _is_ours(*args: object, **kwargs: object) -> bool:
 
 
 def _make(cls: type, *args: object, **kwargs: object) -> object:
-    result = XlaGenerator if cls is torch.Generator and _is_ours(*args, **kwargs) else cls
-    return type.__call__(result, *args, **kwargs)
+    """The call of a class of generators: `torch.Generator("xla")` makes an `XlaGenerator`."""
+    kind = XlaGenerator if cls is torch.Generator and _is_ours(*args, **kwargs) else cls
+    return type.__call__(kind, *args, **kwargs)
 
 
 def join_generators() -> None:
@@ -76,10 +78,13 @@ def fork_rng(
     bound = _signature(original).bind(*args, **kwargs)
     bound.apply_defaults()
     arguments = bound.arguments
-    ours = arguments["device_type"] in (None, "xla") and arguments["enabled"]
-    if ours and arguments["devices"] is not None:
-        ours = bool(list(arguments["devices"]))
-    if ours:
+    forks_device = arguments["device_type"] in (None, "xla") and arguments["enabled"]
+    if forks_device and arguments["devices"] is not None:
+        forks_device = bool(list(arguments["devices"]))
+    if forks_device:
         arguments["devices"] = []  # torch must not save and restore: it would do so for all threads
-    with original(*bound.args, **bound.kwargs), seed.fork() if ours else contextlib.nullcontext():
+    with (
+        original(*bound.args, **bound.kwargs),
+        seed.fork() if forks_device else contextlib.nullcontext(),
+    ):
         yield

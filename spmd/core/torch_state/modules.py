@@ -28,17 +28,17 @@ from .uninitialized import is_on_device, move_uninitialized
 Function = Callable[[torch.Tensor], torch.Tensor]
 # Called with a module and the function that has moved its own tensors.
 after_move: list[Callable[[nn.Module, Function], None]] = []
-# the attribute of a module that is called with it whenever its own tensors have moved
+# the attribute of a module for a function, called with it whenever its own tensors have moved
 ARRIVED = "_spmd_arrived"
-# The callables that may be called so later; each reports the future sharding of its module's
-# tensors (`to_come`).
+# The objects that may be called so later. Their method `future_sharding` returns the sharding that
+# their module's tensors will have.
 WAITING: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def to_come(tensor: torch.Tensor) -> Sharding | None:
+def future_sharding(tensor: torch.Tensor) -> Sharding | None:
     """Returns the sharding that a tensor on another device will have once its module moves here;
     None where unknown."""
-    shardings = (waiting.to_come(tensor) for waiting in list(WAITING))
+    shardings = (waiting.future_sharding(tensor) for waiting in list(WAITING))
     return next((sharding for sharding in shardings if sharding is not None), None)
 
 
@@ -118,11 +118,11 @@ def _move(module: nn.Module, fn: Function) -> None:
             _mark_buffer(module, name, moved)
 
 
-def _keeping(module: nn.Module, fn: Function) -> Function:
+def _skipping_unsupported(module: nn.Module, fn: Function) -> Function:
     """Wraps `fn`: a buffer that the device cannot hold stays in place, with a warning that names
     it."""
 
-    def kept(tensor: torch.Tensor) -> torch.Tensor:
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
         """Applies `fn` to a tensor; a buffer of an unsupported layout stays, a parameter of one
         raises."""
         try:
@@ -145,7 +145,7 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
                     raise UnsupportedLayout(f"{label}: {error}") from None
             raise
 
-    return kept
+    return convert
 
 
 def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Module]) -> None:
@@ -153,7 +153,7 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
     one there."""
     parameters = [tensor for tensor in module._parameters.values() if tensor is not None]
     tensors = [*parameters, *(tensor for tensor in module._buffers.values() if tensor is not None)]
-    fn = _keeping(module, fn)
+    fn = _skipping_unsupported(module, fn)
     if not tensors or any(_is_ours(tensor) for tensor in tensors):
         _move(module, fn)
         return
@@ -161,8 +161,8 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
     with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
         results = [fn(first)]
 
-    # `fn`, whose result for the first tensor is known.
     def once(tensor: torch.Tensor) -> torch.Tensor:
+        # The first tensor's result is known: `fn` may have effects, and is called once for each.
         return results.pop() if results and tensor is first else fn(tensor)
 
     if results[0].device.type == "xla":
@@ -194,8 +194,8 @@ def apply_in_place(
         for module in self.children():
             module._apply(fn)
     _apply_to_own(self, fn, original)
-    for after in after_move:
-        after(self, fn)
+    for notify in after_move:
+        notify(self, fn)
     arrived = self.__dict__.get(ARRIVED)
     if arrived is not None:
         arrived(self)
@@ -215,18 +215,18 @@ def load_annotated(
     shardings = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
     original(self, state_dict, prefix, local_metadata, *args)
     for name, sharding in shardings.items():
-        new = _own(self).get(name)
+        tensor = _own_tensors(self).get(name)
         if (
-            isinstance(new, XlaTensor)
-            and new._view is None
-            and new.dim() >= len(sharding.spec.dims)
+            isinstance(tensor, XlaTensor)
+            and tensor._view is None
+            and tensor.dim() >= len(sharding.spec.dims)
         ):
-            if new._storage.sharding is not sharding:
-                annotate(new, sharding)
-            follow(new)
+            if tensor._storage.sharding is not sharding:
+                annotate(tensor, sharding)
+            follow(tensor)
 
 
-def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
+def _own_tensors(module: nn.Module) -> dict[str, torch.Tensor | None]:
     """The parameters and buffers of a module itself, without its submodules."""
     return {**module._parameters, **module._buffers}
 
@@ -235,11 +235,11 @@ def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
     """The shardings of a module's own tensors, present or to come, without tensors that have
     none."""
     shardings = {}
-    for name, tensor in _own(module).items():
+    for name, tensor in _own_tensors(module).items():
         if isinstance(tensor, XlaTensor) and tensor._view is None:
             shardings[name] = tensor._storage.sharding
         elif tensor is not None and not _is_ours(tensor):
-            shardings[name] = to_come(tensor)
+            shardings[name] = future_sharding(tensor)
     return {name: sharding for name, sharding in shardings.items() if sharding is not None}
 
 
@@ -249,8 +249,8 @@ def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
 # The modules of frameworks that place a model where they train it; a script's own `model.cpu()` has
 # no frame of these.
 _PLACING = ("accelerate.accelerator", "transformers.trainer")
-# whose frames stand before the user's line
-_ABOVE = ("accelerate", "transformers", "trl", "peft", "diffusers")
+# The packages whose frames stand between such a module and the user's line.
+_FRAMEWORKS = ("accelerate", "transformers", "trl", "peft", "diffusers")
 warned_of_cpu: list[bool] = []
 
 
@@ -265,7 +265,9 @@ def _warn_of_cpu() -> None:
     if warned_of_cpu or name not in _PLACING:
         return
     warned_of_cpu.append(True)
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _ABOVE:
+    while (
+        frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _FRAMEWORKS
+    ):
         frame = nearest_user_frame(frame.f_back)
     text = (
         f"{name.partition('.')[0]} moves the model from xla to the CPU and trains it there: call "

@@ -54,7 +54,7 @@ def _reduce(tensor: XlaTensor, protocol: object) -> _Reduction:
     state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
     host = shared_host_copy(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
     starting: Any = get_spawning_popen()
-    # the new process opens the memory by its number when it starts: until then it must stay
+    # A new process opens the memory by its number when it starts: until then the copy must live.
     if starting is not None:
         starting.__dict__.setdefault("_host_copies", []).append(host)
     function, arguments = host._reduce_ex_internal(protocol)[:2]
@@ -67,7 +67,9 @@ def _reduce(tensor: XlaTensor, protocol: object) -> _Reduction:
         )
     sharding = tensor._storage.sharding if tensor._view is None else None
     marks = (
-        {_MARK: True} if sharding is None else {_MARK: True, _SHARDINGS + _written(sharding): True}
+        {_MARK: True}
+        if sharding is None
+        else {_MARK: True, _SHARDINGS + _sharding_text(sharding): True}
     )
     arguments = (*arguments, marks)  # a copy on the host has no metadata of its own
     if not tensor._is_param:
@@ -81,26 +83,28 @@ def _reduce(tensor: XlaTensor, protocol: object) -> _Reduction:
     return torch._utils._rebuild_parameter, arguments
 
 
-def _written(sharding: Sharding) -> str:
+def _sharding_text(sharding: Sharding) -> str:
+    """A sharding as JSON, which `_annotate_as_saved` reads."""
     dims = [None if dim.is_open else list(dim.axes) for dim in sharding.spec.dims]
     return json.dumps(
         [sharding.device_ids, sharding.mesh_shape, sharding.axis_names, dims, sharding.memory]
     )
 
 
-def _annotate_as_saved(tensor: XlaTensor, written: str) -> None:
-    """Annotates a loaded tensor with its saved sharding; warns if this process lacks devices of
-    it."""
-    ids, shape, axes, dims, memory = json.loads(written)
+def _annotate_as_saved(tensor: XlaTensor, text: str) -> None:
+    """Annotates a loaded tensor with the text of its saved sharding; warns if this process lacks
+    devices of the sharding."""
+    ids, shape, axes, dims, memory = json.loads(text)
     spec = Spec(tuple(OPEN if dim is None else Dim(tuple(dim)) for dim in dims))
     sharding = Sharding.of(tuple(ids), tuple(shape), tuple(axes), spec, memory)
-    count = len(devices.devices())
-    if max(ids) < count:
+    num_devices = len(devices.devices())
+    if max(ids) < num_devices:
         annotate(tensor, sharding)
         return
     warn(
         f"a tensor was saved as {sharding!r}, over devices up to {max(ids)}, and this process "
-        f"sees {count}: it is loaded without an annotation; mark it for the devices that are here"
+        f"sees {num_devices}: it is loaded without an annotation; mark it for the devices that are "
+        "here"
     )
 
 
@@ -135,6 +139,7 @@ def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
 
 
 def _saved_copy(storage: Storage) -> torch.UntypedStorage | None:
+    """The CPU storage made for a storage that was not written since; None if none is alive."""
     stamp, on_cpu = _saved.get(storage, (None, None))
     if stamp != storage.stamp or on_cpu is None or on_cpu.expired():
         return None
@@ -160,20 +165,20 @@ def _dlpack(tensor: XlaTensor, **kwargs: object) -> object:
         raise BufferError(
             "dlpack: the tensor requires gradients, which cannot be exported; call .detach() first"
         )
-    return _exchange(tensor).__dlpack__(**kwargs)
+    return _exported_buffer(tensor).__dlpack__(**kwargs)
 
 
 def _dlpack_device(tensor: XlaTensor) -> tuple[int, int]:
-    return _exchange(tensor).__dlpack_device__()
+    return _exported_buffer(tensor).__dlpack_device__()
 
 
-def _exchange(tensor: Any) -> Any:
+def _exported_buffer(tensor: Any) -> Any:
     """A jax array of the tensor's value; a CPU tensor where its memory is not one dense block of
     one device."""
     forking.check()
     storage, meta = tensor._storage, tensor._meta
     if tensor._view is not None or meta is not dense_meta(meta.shape, meta.dtype):
-        return _exchange(
+        return _exported_buffer(
             torch.empty(meta.shape, dtype=meta.dtype, device="xla").copy_(tensor.detach())
         )
     with leased(storage, "dlpack", on_device=True) as lease:
@@ -202,8 +207,8 @@ def _restores_device(map_location: object) -> bool:
     """True if a load puts tensors that were saved from the device back there."""
     if not isinstance(map_location, dict):
         return map_location is None
-    named = [str(map_location[name]) for name in ("xla:0", "xla", "cpu") if name in map_location]
-    return not named or named[0].startswith("xla")
+    targets = [str(map_location[name]) for name in ("xla:0", "xla", "cpu") if name in map_location]
+    return not targets or targets[0].startswith("xla")
 
 
 def get_restore_location(restoring: Callable[..., _Restore], map_location: object) -> _Restore:
@@ -227,7 +232,7 @@ def set_tensor_metadata(
     marks the storage and keeps the sharding for `restore_device`."""
     if _MARK in metadata:
         storage: Any = tensor.untyped_storage()
-        # `restore_device` moves the tensors of a storage with this dict, which holds them then.
+        # `restore_device` moves the tensors of a storage that has this dict, and enters them in it.
         if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
             storage._tensors_on_xla = {}
         # The sharding is written into the name itself, as torch reads each entry as a bool.
@@ -242,7 +247,7 @@ def set_tensor_metadata(
     set_metadata(tensor, metadata)
 
 
-def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.Tensor | None:
+def _view_within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.Tensor | None:
     """Returns a view of a tensor loaded earlier from the same storage, if its memory contains that
     of this tensor."""
     begin = tensor.storage_offset()
@@ -250,9 +255,9 @@ def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.T
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
     for (dtype, shape, strides, offset), loaded in moved.items():
-        holds = dtype == tensor.dtype and offset <= begin and end < offset + loaded.numel()
+        covers = dtype == tensor.dtype and offset <= begin and end < offset + loaded.numel()
         memory = torch.empty_strided(shape, strides, device="meta")
-        if holds and torch.ops.aten.is_non_overlapping_and_dense(memory) and loaded._view is None:  # type: ignore[attr-defined]  # all are ours
+        if covers and torch.ops.aten.is_non_overlapping_and_dense(memory) and loaded._view is None:  # type: ignore[attr-defined]  # all are ours
             return loaded.as_strided(tensor.shape, tensor.stride(), begin - offset)
     return None
 
@@ -272,27 +277,27 @@ def restore_device(
     key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
     # Tensors of equal memory are one on the device, and one inside another's memory is its view.
     if key not in moved:
-        shared = _within(tensor, moved) if tensor.numel() else None
+        shared = _view_within(tensor, moved) if tensor.numel() else None
         moved[key] = tensor.detach().to("xla") if shared is None else shared
         if sharding is not None and shared is None:
             _annotate_as_saved(moved[key], sharding.removeprefix(_SHARDINGS))
-        if _late.value is not None and shared is None:
-            _late.value.append((moved[key], tensor.detach()))
+        if _moved_early.value is not None and shared is None:
+            _moved_early.value.append((moved[key], tensor.detach()))
     result = moved[key].detach().requires_grad_(tensor.requires_grad)
     if sharding is not None:
         follow(result)
     return result
 
 
-# The tensors that this thread's load has moved before it reads their bytes, with their sources.
-_late = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
+# Tensors of this thread's load that were moved before their bytes were read, with their sources.
+_moved_early = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
 
 
 def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
     """Copies the values of moved tensors at the end of a load: old files hold the bytes after all
     tensors."""
     moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
-    with _late.held(moved_tensors):
+    with _moved_early.held(moved_tensors):
         loaded = load(*args, **kwargs)
         with torch.no_grad():
             for moved, source in moved_tensors:

@@ -51,7 +51,7 @@ class Stream(torch.Stream):
 
 
 class Event(torch.Event):
-    """A place in the stream.
+    """A position in the stream.
 
     An event that measures time waits for the devices where it is recorded; others do not.
     """
@@ -70,8 +70,8 @@ class Event(torch.Event):
     moment: float | None
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Marks this place; with `enable_timing` runs the pending ops, waits for them and notes the
-        time."""
+        """Marks this position; with `enable_timing` runs the pending ops, waits for them and notes
+        the time."""
         if self.enable_timing:
             syncs.sync(wait=True)
         self.moment = time.perf_counter()
@@ -119,7 +119,7 @@ class StreamContext(contextlib.nullcontext[None]):
 def _is_ours(*args: Any, **kwargs: Any) -> bool:
     """True if torch would make a stream or an event of our device; without a name it takes the
     accelerator's."""
-    if len(args) > 2 or "stream_id" in kwargs:  # torch's own numbers of a stream that it has made
+    if len(args) > 2 or "stream_id" in kwargs:  # a stream that torch has made, by its own numbers
         return False
     device = args[0] if args else kwargs.get("device")
     return device is None or isinstance(device, int) or torch.device(device).type == "xla"

@@ -81,7 +81,7 @@ def device_class(cls: type) -> type:
             torchs = [base for base in order if base in _TORCHS and base is not XlaTensor]
             return [*(base for base in order if base not in _TORCHS), XlaTensor, *torchs]
 
-    def function(
+    def torch_function(
         func: Callable[..., object], types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> object:
         return cls.__torch_function__(func, tuple(map(user_class, types)), args, kwargs)  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def device_class(cls: type) -> type:
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "_user_class": cls,
-        "__torch_function__": _DISABLED if is_disabled else staticmethod(function),
+        "__torch_function__": _DISABLED if is_disabled else staticmethod(torch_function),
     }
     return UserTensorType(cls.__name__, (_UserTensor, cls, XlaTensor), names)
 

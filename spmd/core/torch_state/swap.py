@@ -14,10 +14,10 @@ from . import backward
 
 # The attributes of a tensor that belong to its data; the others are its user's, and the hook of its
 # annotation.
-_HELD = {*OURS} - {"_pins_grad"}
+_DATA_ATTRIBUTES = {*OURS} - {"_pins_grad"}
 # The shardings of parameters that have left the device, for their return. No attributes: a file
 # would have them.
-_LEFT: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_FORMER_SHARDINGS: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def swap(tensor: torch.Tensor, source: torch.Tensor) -> None:
@@ -32,24 +32,24 @@ def swap(tensor: torch.Tensor, source: torch.Tensor) -> None:
     storage: Any = (
         tensor._storage if isinstance(tensor, XlaTensor) and tensor._view is None else None
     )
-    former = None if storage is None else storage.sharding
+    former_sharding = None if storage is None else storage.sharding
     exchange(tensor, source)
     # The tensor has come back to the device, where it had a sharding before.
     if (
         storage is None
         and isinstance(tensor, XlaTensor)
-        and (sharding := _LEFT.pop(tensor, None)) is not None
+        and (sharding := _FORMER_SHARDINGS.pop(tensor, None)) is not None
     ):
         annotate(tensor, sharding)
         backward.follow(tensor, after_leave=True)
     if not isinstance(tensor, XlaTensor):
-        if former is not None:
-            _LEFT[tensor] = former
+        if former_sharding is not None:
+            _FORMER_SHARDINGS[tensor] = former_sharding
         if "_pins_grad" in tensor.__dict__:  # off the device there is no mesh for gradients
             backward.leave(tensor)
             tensor.__dict__.pop(backward.PINNED)
-    elif former is not None and tensor._storage.sharding is None:
-        annotate(tensor, former)
+    elif former_sharding is not None and tensor._storage.sharding is None:
+        annotate(tensor, former_sharding)
     if storage is not None and storage.reads is not None and isinstance(tensor, XlaTensor):
         storage.reads.move(storage, tensor._storage)
     renew_hooks(tensor)
@@ -64,11 +64,13 @@ def exchange(tensor: torch.Tensor, peer: torch.Tensor) -> None:
         torch._C._swap_tensor_impl(tensor, peer)
         tensor.__class__, peer.__class__ = peer.__class__, tensor.__class__
         # Attributes of the data change places; the tensor keeps the others, the peer loses them.
-        first, second = tensor.__dict__, peer.__dict__
-        attributes = {name: second[name] for name in _HELD & {*second}}
-        second.clear()
-        second.update((name, first.pop(name)) for name in _HELD & {*first})
-        first.update(attributes)
+        attributes, peer_attributes = tensor.__dict__, peer.__dict__
+        moved = {name: peer_attributes[name] for name in _DATA_ATTRIBUTES & {*peer_attributes}}
+        peer_attributes.clear()
+        peer_attributes.update(
+            (name, attributes.pop(name)) for name in _DATA_ATTRIBUTES & {*attributes}
+        )
+        attributes.update(moved)
 
 
 def renew_hooks(tensor: torch.Tensor) -> None:
@@ -80,8 +82,8 @@ def renew_hooks(tensor: torch.Tensor) -> None:
 
 
 def _forward(tensor: torch.Tensor, old: torch.Tensor) -> None:
-    """The hook of a replaced tensor that only an old graph holds: adds its gradient to that of the
-    parameter."""
+    """The hook of a replaced tensor that only an old graph references: adds its gradient to the
+    parameter's, and runs the parameter's hooks."""
     gradient, old.grad = old.grad, None
     assert gradient is not None
     gradient = gradient.to(tensor.device, tensor.dtype)

@@ -71,7 +71,7 @@ _KINDS: dict[type, type] = {
 }
 
 
-def _join(kind: type) -> None:
+def _patch_new(kind: type) -> None:
     """Has torch's class make ours where the device argument, or the default device, is xla."""
 
     @replaces(kind, "__new__")
@@ -101,4 +101,4 @@ def move_uninitialized(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.
 def join_lazy_modules() -> None:
     """Adds the device to torch's uninitialized parameters and buffers."""
     for kind in _KINDS:
-        _join(kind)
+        _patch_new(kind)

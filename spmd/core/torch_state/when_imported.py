@@ -22,8 +22,8 @@ _patches: dict[str, dict[object, Callable[[ModuleType], None]]] = {}  # by name,
 
 
 def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> None:
-    """Calls `patch` if the names that it needs are there; else warns and leaves their package as it
-    is.
+    """Calls `patch` if its package has the names that it needs; else warns and leaves the package
+    unchanged.
 
     Args:
         needs: full names, with parameters where the patch relies on them:
@@ -65,6 +65,8 @@ def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None
         ]
 
     def put(function: Callable[..., object]) -> None:
+        """Puts a function into each importer, in place of the original."""
+
         @functools.wraps(original)
         def replacement(*args: object, **kwargs: object) -> object:
             return function(original, *args, **kwargs)

@@ -290,7 +290,7 @@ def get_rng_state(device: Any = None) -> int:
     """
     seed, draws = state = seeds.get_state()
     if not (0 <= seed < _SEEDS and draws < _SEEDS // 2):
-        seed, draws = seeds.apart(state) % _SEEDS, 0
+        seed, draws = seeds.loop_seed(state) % _SEEDS, 0
         seeds.set_state((seed, draws))
     return seed + draws * _SEEDS
 

@@ -160,7 +160,7 @@ def load_programs(path: str | Path) -> int:
 
 
 def _setting_difference(saved_setting: Any) -> str:
-    setting = persistent.readable()
+    setting = persistent.readable_setting()
     for name in {**setting, **saved_setting}:
         was, value = saved_setting.get(name), setting.get(name)
         if was != value:

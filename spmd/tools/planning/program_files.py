@@ -38,7 +38,7 @@ def save(recorded: Recordings, compiler_options: Mapping[str, str], path: str | 
                 files[digest] = content
                 listings[digest] = options.listing(options.Requested(graph, 0), program)
                 files |= _stacks(program, formed)
-        setting = persistent.readable()
+        setting = persistent.readable_setting()
     program_folder.write(
         Path(path) / persistent.process(),
         files,

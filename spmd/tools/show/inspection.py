@@ -222,7 +222,7 @@ def _known(tensor: XlaTensor) -> tuple[Sharding | None, str] | None:
 def _found(tensor: torch.Tensor, propagated: Sharding | None) -> Inspection:
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if not isinstance(tensor, XlaTensor):
-        sharding = module_moves.to_come(tensor)
+        sharding = module_moves.future_sharding(tensor)
         return Inspection(
             shape, dtype, tensor.device.type, sharding, "" if sharding is None else "rules"
         )

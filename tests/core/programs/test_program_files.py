@@ -12,7 +12,7 @@ from support import run_script
 
 import spmd
 from spmd.core.base import messages
-from spmd.core.files.disk import readable
+from spmd.core.files.disk import readable_setting
 from spmd.core.programs import cache
 from spmd.tensors import sealed_json
 from spmd.tools.explain import program_folder
@@ -125,7 +125,7 @@ class TestSetting:
     def test_difference(self, saved: Path, tmp_path: Path, name: str, was: str, says: str) -> None:
         found = json.loads((saved / "programs.json").read_text())
         spmd.device_ids()  # the devices have started
-        found["setting"] = {**readable(), name: was}
+        found["setting"] = {**readable_setting(), name: was}
         del found["sha256"]
         (tmp_path / "programs.json").write_text(sealed_json.text(found))
         before = program_folder.known()  # folders that earlier tests have given

@@ -126,7 +126,7 @@ class TestMoves:
         counted = Counted()
         for expected in (True, False):
             transfer._program.cache_clear()
-            transfer._cutting.cache_clear()
+            transfer._block_program.cache_clear()
             with compiler_context():
                 moved = transfer.moved(array, shape, source, target)
                 alone = transfer.moved(moved, shape, target, single)

@@ -346,10 +346,10 @@ class TestMiss:
         (tmp_path / "package").mkdir()
         (tmp_path / "package" / "one.py").write_text("x = 1\n")
         monkeypatch.setattr(disk, "_PACKAGE", tmp_path / "package")
-        seen = [disk._source()]
+        seen = [disk._source_digest()]
         for name, text in (("one.py", "x = 2\n"), ("two.py", ""), ("three.py", "x = 2\n")):
             (tmp_path / "package" / name).write_text(text)
-            seen.append(disk._source())
+            seen.append(disk._source_digest())
         assert len(set(seen)) == 4
 
     def test_the_source_is_the_whole_library(self) -> None:

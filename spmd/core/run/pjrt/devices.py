@@ -33,8 +33,8 @@ is_running = backends_are_initialized
 
 
 def use_cpu_devices(count: int) -> None:
-    """Gives this process so many CPU devices, whatever the environment says; before its first use
-    of a device."""
+    """Gives this process `count` CPU devices in place of the environment's; call it before the
+    first use of a device."""
     global _prepared
     _prepared = True
     # XLA reads its flags once, when the backend starts.
@@ -74,10 +74,10 @@ def devices() -> tuple[jax.Device, ...]:
     """Returns every device of every process, in the order of their ordinals."""
     forking.check()
     prepare()
-    devices = all_devices()
+    pjrt_devices = all_devices()
     # The thread pool has its size by now; a child process must not inherit the setting.
     reset_pool_width()
-    return devices
+    return pjrt_devices
 
 
 def default_sharding() -> Sharding:
@@ -85,12 +85,13 @@ def default_sharding() -> Sharding:
     replicated on all."""
     if not _prepared:
         prepare()
-    # A program of one process's device alone would be one that the others never run.
+    # All processes launch the same programs, so that a program spans the devices of all.
     return _everywhere() if processes.several() else Sharding.single(0)
 
 
 @functools.cache
 def _everywhere() -> Sharding:
+    """Returns the sharding of an array that is replicated over the devices of all processes."""
     ids = tuple(range(len(all_devices())))
     return Sharding.of(ids, (len(ids),), ("devices",))
 
@@ -111,6 +112,7 @@ def host_memory() -> int | None:
 
 
 def _swap_bytes() -> int:
+    """Returns the size of the machine's swap; 0 if the system does not report it."""
     meminfo = pathlib.Path("/proc/meminfo")
     if not meminfo.exists():
         return 0

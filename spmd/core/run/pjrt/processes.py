@@ -42,17 +42,18 @@ def client() -> Any:
 
 # --- the store ------------------------------------------------------------------------------------
 
-# Whoever connects to jax's coordinator may write into its store. So each text there begins with a
-# digest of itself and its key, for which the job's secret is needed.
+# Any client of jax's coordinator may write into its store. So each text there begins with a digest
+# of itself and its key, for which the job's secret is needed.
 
 
 def seal(key: str, text: str) -> str:
-    """Returns a text with the proof that a process of this job has written it under a key."""
+    """Returns a text behind its digest, which only processes of this job can compute."""
     return hmac.new(job_secret(), f"{len(key)} {key} {text}".encode(), "sha256").hexdigest() + text
 
 
 def unsealed(key: str, sealed: str) -> str:
-    """Returns the text without its seal; raises ProcessError if the seal is not of this job."""
+    """Returns the text of a sealed one without its digest; raises ProcessError if the digest is
+    wrong."""
     text = sealed[_SEAL:]
     if not hmac.compare_digest(seal(key, text).encode(), sealed.encode()):
         raise ProcessError(
@@ -68,12 +69,12 @@ _SEAL = 64  # characters of a digest
 
 
 def publish(key: str, text: str, *, allow_overwrite: bool = False) -> None:
-    """Sets a key of the store."""
+    """Stores a text, sealed, under a key of the store."""
     client().key_value_set(key, seal(key, text), allow_overwrite=allow_overwrite)
 
 
 def polled(key: str, seconds: float) -> str | None:
-    """Waits until a key of the store is set; returns its text, or None after so many seconds."""
+    """Waits for a key of the store, at most this long; returns its text, or None if unset."""
     try:
         return unsealed(key, client().blocking_key_value_get(key, int(seconds * 1000)))
     except jax.errors.JaxRuntimeError as error:
@@ -83,7 +84,8 @@ def polled(key: str, seconds: float) -> str | None:
 
 
 def published(folder: str) -> dict[str, str]:
-    """Returns the keys of a folder of the store and their texts, without those of strangers."""
+    """Returns the texts in a folder of the store by key; leaves out texts with a wrong digest, with
+    a message."""
     texts = {}
     for key, sealed in client().key_value_dir_get(folder):
         try:
@@ -109,7 +111,7 @@ class Rendezvous(NamedTuple):
 def start(
     rendezvous: Rendezvous, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int
 ) -> None:
-    """Connects to the other processes; returns when all have come."""
+    """Connects to the other processes; returns when all are connected."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         rendezvous.address,
@@ -125,7 +127,7 @@ def start(
 
 
 def is_loopback(address: str) -> bool:
-    """True if the first process listens for processes of its own machine alone."""
+    """True if an address, host:port, is reachable from its own machine alone."""
     return re.match(r"(localhost|127\.[\d.]+|\[?::1\]?):\d+$", address) is not None
 
 
@@ -159,39 +161,39 @@ class ProcessError(RuntimeError):
     """
 
 
-class Proof(Protocol):
-    """A module or object that proves that all processes do the same (`spmd/tools/processes`)."""
+class EventComparison(Protocol):
+    """A module or object that compares the events of all processes (`spmd/tools/processes`)."""
 
     def join(self) -> None: ...
     def note(self, event: str, mark: bytes, line: Line) -> int: ...
     def agree(self, event: str, mark: bytes, line: Line) -> None: ...
 
 
-proofs: list[Proof] = []  # events go to the last one
+comparisons: list[EventComparison] = []  # the last one takes the events; without any, none compares
 _barriers = itertools.count()
 
 
 def join() -> None:
-    """Tells the proof that the processes are connected."""
-    if proofs:
-        proofs[-1].join()
+    """Starts the comparison, as the processes are connected."""
+    if comparisons:
+        comparisons[-1].join()
 
 
 def note(event: str, mark: bytes, line: Line) -> int:
     """Notes an event of all processes, such as a run; returns its number.
 
-    event: its description, which differs wherever the mark does (see `digest`). Raises ProcessError
-    where the processes were found to differ.
+    event: its description, which differs wherever the mark does (see `digest`). mark: the bytes by
+    which processes compare it. Raises ProcessError where the processes were found to differ.
     """
-    return proofs[-1].note(event, mark, line) if proofs else 0
+    return comparisons[-1].note(event, mark, line) if comparisons else 0
 
 
 def agree(event: str, mark: bytes, line: Line) -> None:
-    """Notes an event, and waits until every process has come to it. Raises ProcessError if one does
-    something else; without a proof nothing compares the events, and a barrier waits alone."""
-    if proofs:
-        proofs[-1].agree(event, mark, line)
-    else:
+    """Notes an event, and waits until every process has come to it; raises ProcessError where one
+    does something else."""
+    if comparisons:
+        comparisons[-1].agree(event, mark, line)
+    else:  # nothing compares the events: the processes only wait for each other
         client().wait_at_barrier(
             f"spmd/agree/{next(_barriers)}", config.process_timeout_seconds * 1000
         )

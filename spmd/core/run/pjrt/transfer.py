@@ -83,7 +83,7 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
     with (
-        _Room(padded, array.dtype, sharding),
+        _MemoryErrors(padded, array.dtype, sharding),
         compiler_context(),
         trace_rows.span("upload"),
         _uploaded(array.nbytes),
@@ -122,7 +122,7 @@ def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -
         return upload(array, sharding)
     forking.check()
     with (
-        _Room(shape, array.dtype, sharding),
+        _MemoryErrors(shape, array.dtype, sharding),
         compiler_context(),
         trace_rows.span("upload"),
         _uploaded(array.nbytes),
@@ -151,21 +151,26 @@ def shards_here(shape: tuple[int, ...], sharding: Sharding) -> list[ShardSlice]:
 def shards_of(shape: tuple[int, ...], sharding: Sharding, process: int) -> list[ShardSlice]:
     """Returns the distinct shards of an array of this shape on a process's devices."""
     padded = sharding.padded_shape(shape)
-    slices: Mapping[jax.Device, tuple[slice, ...] | None] = sharding.jax.devices_indices_map(padded)
-    # a slice is no key before Python 3.12
+    index_of: Mapping[jax.Device, tuple[slice, ...] | None] = sharding.jax.devices_indices_map(
+        padded
+    )
+    # By (start, stop) of each dim: a slice is no key before Python 3.12.
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
-    for device, index in slices.items():
+    for device, index in index_of.items():
         if device.process_index != process:
             continue
-        bounds = [part.indices(wide)[:2] for part, wide in zip(index or (), padded, strict=True)]
+        padded_bounds = [
+            part.indices(size)[:2] for part, size in zip(index or (), padded, strict=True)
+        ]
         # A device may hold nothing but padding: its slice is empty, and no device is left out.
-        within = tuple(
-            (min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True)
+        bounds = tuple(
+            (min(start, dim), min(stop, dim))
+            for (start, stop), dim in zip(padded_bounds, shape, strict=True)
         )
-        holders.setdefault(within, []).append(device)
+        holders.setdefault(bounds, []).append(device)
     return [
-        ShardSlice(tuple(slice(*bound) for bound in within), tuple(devices))
-        for within, devices in holders.items()
+        ShardSlice(tuple(slice(*bound) for bound in bounds), tuple(devices))
+        for bounds, devices in holders.items()
     ]
 
 
@@ -175,18 +180,19 @@ def upload_shard(
     """Uploads one shard of an array of this shape to each of its devices, padded as it is
     stored."""
     forking.check()
-    wide = sharding.shard_shape(shape)
+    padded_shape = sharding.shard_shape(shape)
     size = array.nbytes * len(shard.devices)
     with (
-        _Room(shape, array.dtype, sharding),
+        _MemoryErrors(shape, array.dtype, sharding),
         compiler_context(),
         trace_rows.span("upload"),
         _uploaded(size),
     ):
         # The last shard of an uneven dim is shorter in a file than on its device.
-        if array.shape != wide:
+        if array.shape != padded_shape:
             array = np.pad(
-                array, [(0, padded - dim) for padded, dim in zip(wide, array.shape, strict=True)]
+                array,
+                [(0, size - dim) for size, dim in zip(padded_shape, array.shape, strict=True)],
             )
         shardings = [
             jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.jax.memory_kind)
@@ -196,7 +202,7 @@ def upload_shard(
 
 
 def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
-    """Returns the array of this shape whose shards this process's devices hold already."""
+    """Returns the array of this shape that consists of shards on this process's devices."""
     part_of = {next(iter(part.devices())): part for part in parts}
     order = [device for device in device_order(sharding.jax) if device in part_of]
     return jax.make_array_from_single_device_arrays(
@@ -207,7 +213,7 @@ def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Shardin
 _SAMPLE = 1 << 18  # elements
 
 
-def sample(array: np.ndarray) -> bytes:
+def sample_checksum(array: np.ndarray) -> bytes:
     """Returns a checksum of the first elements, at a bounded cost: it differs for nearly all
     different host data."""
     return zlib.crc32(np.ascontiguousarray(array.reshape(-1)[:_SAMPLE]).data.cast("B")).to_bytes(
@@ -216,9 +222,9 @@ def sample(array: np.ndarray) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Room:
-    """A context that raises torch's OutOfMemoryError where there is no memory for data of this
-    shape.
+class _MemoryErrors:
+    """A context that raises torch's OutOfMemoryError in place of an error of PJRT or numpy for want
+    of memory. shape, dtype and sharding of the data are for the message.
 
     Not a generator: errors raised through one leave a reference cycle of frames in Python 3.13, and
     the tensors of the call would live until the next collection.
@@ -254,16 +260,14 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
     if processes.several():
         event_text = f"a filling of {dtype}{list(shape)} as {sharding!r} with {value!r}"
         processes.note(event_text, event_text.encode(), user_line())
-    physical = sharding.padded_shape(shape)
+    padded = sharding.padded_shape(shape)
     content: Any = value
     if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
         content = host_array(torch.tensor(value, device="cpu").to(to_torch_dtype(dtype)))
-    with _Room(physical, dtype, sharding), compiler_context():
+    with _MemoryErrors(padded, dtype, sharding), compiler_context():
         # One shard of the host serves all devices: the whole array may not fit.
         shard = np.full(sharding.shard_shape(shape), content, dtype)
-        return jax.make_array_from_callback(
-            physical, sharding.jax, lambda index: shard, dtype=dtype
-        )
+        return jax.make_array_from_callback(padded, sharding.jax, lambda index: shard, dtype=dtype)
 
 
 def move(
@@ -275,7 +279,7 @@ def move(
     if processes.several():
         event_text = f"a move of {buffer.dtype}{list(shape)} from {source!r} to {target!r}"
         processes.note(event_text, event_text.encode(), user_line())
-    with compiler_context(), _Room(shape, buffer.dtype, target):
+    with compiler_context(), _MemoryErrors(shape, buffer.dtype, target):
         return moved(buffer, shape, source, target)
 
 
@@ -303,11 +307,11 @@ def moved(
     number of devices divides the other, the array is replicated on each device for a moment.
     """
     if source.memory != DEVICE:  # programs compute in device memory
-        near = source.with_spec(source.spec)
-        return moved(copied(buffer, near), shape, near, target)
+        on_device = source.with_spec(source.spec)
+        return moved(copied(buffer, on_device), shape, on_device, target)
     if target.memory != DEVICE:
-        near = target.with_spec(target.spec)
-        return copied(moved(buffer, shape, source, near), target)
+        on_device = target.with_spec(target.spec)
+        return copied(moved(buffer, shape, source, on_device), target)
     num_old, num_new = len(source.device_ids), len(target.device_ids)
     if num_old == 1 and target.is_replicated():
         return _handed_over(buffer, shape, source, target)
@@ -321,8 +325,7 @@ def moved(
     if source.devices == target.devices:
         is_same = source.is_as(target, len(shape))
         return copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
-    # Exchange first, on the larger set: what is handed over then is each device's own shard, and
-    # nothing twice.
+    # The exchange is on the larger set of devices: each shard is then handed over once.
     if num_old % num_new == 0:
         destination = _replicated_over(target, source.device_ids)
         return _handed_over(
@@ -396,21 +399,21 @@ def _distribute(buffer: jax.Array, target: Sharding) -> jax.Array:
     """
     if processes.several():
         return jax.device_put(buffer, target.jax, may_alias=False)
-    parts: dict[tuple[int, ...], jax.Array] = {}
-    arrays, size = [], target.jax.shard_shape(buffer.shape)
+    blocks: dict[tuple[int, ...], jax.Array] = {}  # by their first indices
+    arrays, block_shape = [], target.jax.shard_shape(buffer.shape)
     for device, index in target.jax.addressable_devices_indices_map(buffer.shape).items():
         starts = tuple(
             part.indices(wide)[0] for part, wide in zip(index or (), buffer.shape, strict=True)
         )
-        if starts not in parts:
-            parts[starts] = _cutting(size)(buffer, np.array(starts, np.int64))
+        if starts not in blocks:
+            blocks[starts] = _block_program(block_shape)(buffer, np.array(starts, np.int64))
         single = jax.sharding.SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
-        arrays.append(jax.device_put(parts[starts], single, may_alias=False))
+        arrays.append(jax.device_put(blocks[starts], single, may_alias=False))
     return jax.make_array_from_single_device_arrays(buffer.shape, target.jax, arrays)
 
 
 @functools.lru_cache(256)
-def _cutting(size: tuple[int, ...]) -> Any:
+def _block_program(size: tuple[int, ...]) -> Any:
     """Returns a program on one device that cuts a block of this size out of an array."""
 
     def block(array: jax.Array, starts: jax.Array) -> jax.Array:
@@ -428,13 +431,13 @@ def _handed_over(
     neighbouring devices of the larger mesh move to or from one device of the other.
     """
     shards = {shard.device: shard.data for shard in buffer.addressable_shards}
-    old, new = list(device_order(source.jax)), list(device_order(target.jax))
-    num_old, num_new = len(old), len(new)
+    old_devices, new_devices = list(device_order(source.jax)), list(device_order(target.jax))
+    num_old, num_new = len(old_devices), len(new_devices)
     parts = []
-    for index, device in enumerate(new):
+    for index, device in enumerate(new_devices):
         # The old devices from which this new one may take its shard.
         first = index * num_old // num_new
-        group = old[first : first + max(num_old // num_new, 1)]
+        group = old_devices[first : first + max(num_old // num_new, 1)]
         # A copy that is there already is not sent.
         giver = device if device in group else group[0]
         # New memory in any case: the caller may donate one of the two.
