@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import fsdp
 from recipes.benchmarks.compiled_step import Trivial
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.extend import held
+from spmd.core import held
 from spmd.core.programs import cache
 from spmd.core.sharding.partitioner import compiler_context
 
