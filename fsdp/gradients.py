@@ -104,7 +104,7 @@ class UnsyncedGradients:
         self._sums: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {}  # the passes of a copy reduce
+        return {}  # a copy reduces its gradients in every backward pass
 
     def __setstate__(self, state: object) -> None:
         UnsyncedGradients.__init__(self)

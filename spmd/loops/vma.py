@@ -181,7 +181,7 @@ class VaryingRules:
         return [rules.of(root) for root in region.roots]
 
     def _of_scan(self, scan: Loop, operands: list[Varying]) -> tuple[Varying, ...]:
-        inputs = operands[: scan.num_fixed]
+        inputs = operands[: scan.num_before_xs]
         inputs += [_union(operands[run.start : run.stop]) for run in scan.operand_runs()]
         while True:  # until the varying axes of the carry no longer change
             result = self._inside(scan.body, inputs)

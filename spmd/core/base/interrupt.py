@@ -238,11 +238,11 @@ def _deliver() -> None:
 
 @contextlib.contextmanager
 def soon() -> Iterator[None]:
-    """Handles signals at once, inside of `later`, pending ones first: for code that an exception
-    may leave anywhere.
+    """Inside of `later`: handles the pending signals, then new ones at once. Any line of the block
+    may raise a handler's exception.
 
-    A handler's exception leaves this block as it was raised, even if an `except` on the way has
-    replaced it.
+    If an `except` in the block raises another exception instead, the block still raises the
+    handler's.
     """
     if not _delayed_handlers or not _is_main():
         yield
@@ -294,8 +294,8 @@ class _HandlerError(BaseException):
 
 @contextlib.contextmanager
 def between_ops() -> Iterator[None]:
-    """Delays signals to the end of the block, or until `poll`; exceptions of handlers leave the
-    block as they were raised."""
+    """Delays signals to the end of the block, or until `poll`; the block raises the exceptions of
+    handlers unchanged."""
     try:
         with later():
             yield
@@ -305,8 +305,8 @@ def between_ops() -> Iterator[None]:
 
 
 def poll() -> None:
-    """Handles the signals that `between_ops` delays; called where an exception may leave what jax
-    is tracing."""
+    """Handles the signals that `between_ops` delays; called where an exception may end a trace
+    of jax."""
     if (HELD or NOTED) and _delayed_handlers:
         try:
             with soon():

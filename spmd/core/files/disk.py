@@ -359,7 +359,7 @@ def _digest(value: object) -> str:
 
 
 def _cpu_features() -> str:
-    """Returns the processor and the features of its kind, if the system lists them."""
+    """Returns the processor's architecture, and its model and features if the system lists them."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     names = ("model name", "flags", "Features", "CPU implementer", "CPU part")

@@ -219,9 +219,10 @@ class Graph:
         stacked: the stack groups of results, as indices of roots; ~i is input i of a donated group,
             returned unchanged.
         onto: per input, the index of the root that overwrites it.
-        free: inputs in no tensor with no later reader: a pass may donate them.
+        free: inputs that no tensor holds and no later op reads: a pass may donate them.
         columns: stack groups of inputs that are separate arguments and are stacked by the program.
-        replaced: results of equal meta and sharding, whose buffers the data of inputs takes.
+        replaced: by result, or stack of results, the inputs of equal meta and sharding that it
+            overwrites: their device data takes its buffer.
         recorded: the graph before the passes, if they replaced its nodes. Scalar arguments of the
             new nodes are indices into those of the recorded ops.
         sources: for each new node its recorded nodes; for a loop, those of its first iteration.

@@ -74,7 +74,7 @@ class Stacked(NamedTuple):
         return Stacked(first.stack, stretch if rows == list(stretch) else rows)
 
     def index_of(self, number: Index) -> Index:
-        """Returns the index in the array of the row with this number, that of an iteration."""
+        """Returns `rows[number]`, an index in the array; the number may be a traced value."""
         if not isinstance(self.rows, range):
             return jnp.asarray(np.array(self.rows, np.int32))[number]
         if self.rows.step == 1:
@@ -85,7 +85,7 @@ class Stacked(NamedTuple):
         return read_row(self.array, self.index_of(number))
 
     def write(self, row: jax.Array, number: Index) -> jax.Array:
-        """Returns the array with `row` as the row of this number."""
+        """Returns the array with `row` written at `rows[number]`."""
         return write_row(self.array, row, self.index_of(number))
 
     def alone(self) -> jax.Array:

@@ -52,8 +52,8 @@ class Candidate:
         early: the positions of hoisted ops, whose results are xs: their dynamic start differs by
             iteration, and they read no result of the loop.
         carry: the results passed to the next iteration, each with its initial value.
-        ys: the results whose value of several iterations is read outside.
-        last: the results whose value of the last iteration alone is read outside.
+        ys: the results of which the values of several iterations are read outside.
+        last: the results of which only the last iteration's value is read outside.
         ended: the carries in ys whose final value is a row, too.
         peeled: for a result, by row, values from outside the loop before or after the rows of its
             ys: the gradient of a layer whose backward differs.
@@ -218,8 +218,8 @@ def found_loop(
         DeviceData(meta, is_abstract=True)
         for meta in (*metas, *(values[0].meta for values in candidate.xs))
     ]
-    num_constants, num_fixed = len(candidate.consts), len(metas)
-    start_of = {"consts": 0, "carry": num_constants, "xs": num_fixed}
+    num_constants, num_before_xs = len(candidate.consts), len(metas)
+    start_of = {"consts": 0, "carry": num_constants, "xs": num_before_xs}
     nodes: dict[int, Node] = {}
 
     def value_of(result: Result) -> Value:

@@ -1,11 +1,11 @@
 """A loop as one op: a body (`Region`), and how each value passes from iteration to iteration.
 
-The operands are the constants, the initial carry, the xs, and rows that are known before; the body
-reads (constants, carry, a row of each x) and returns (carry, results of which the last iteration's
-is read, a row of each y). Rows are passed in one of two ways: as one operand with a leading dim, or
-as an operand per row, as the weights of layers are; results likewise. Where the operands of all
-iterations are rows of one array, the loop reads that array itself, and its results come out as rows
-of one.
+The operands are the constants, the initial carry, the xs, and rows of ys that are computed before
+the loop. The body reads (constants, carry, a row of each x) and returns (carry, last values, a row
+of each y); of a last value, later ops read the last iteration's alone. Rows are passed in one of
+two ways: as one operand with a leading dim, or as an operand per row, as the weights of layers are;
+results likewise. Where the operands of all iterations are rows of one array, the loop reads that
+array itself, and its results come out as rows of one.
 """
 
 import itertools
@@ -96,7 +96,7 @@ class Loop(Lowering):
         return (self.body,)
 
     @property
-    def num_fixed(self) -> int:
+    def num_before_xs(self) -> int:
         return self.num_constants + self.num_carried
 
     def rows(self) -> tuple[list[range], list[range]]:
@@ -113,7 +113,7 @@ class Loop(Lowering):
 
     def operand_runs(self) -> Iterator[range]:
         """Yields the indices of the operands of each x: one, or one per row."""
-        start = self.num_fixed
+        start = self.num_before_xs
         for is_stacked in self.xs:
             yield range(start, start := start + (1 if is_stacked else self.iterations))
 
@@ -136,8 +136,8 @@ class Loop(Lowering):
         )
 
     def root_of(self, index: int) -> Value:
-        """Returns the root of the body behind a result of the loop; for a y that is the carry, the
-        carry's next value."""
+        """Returns the body's root that makes a result of the loop. A y may collect the incoming
+        carry, an input of the body: its rows are made by the root of the next carry."""
         num_single = self.num_carried + self.num_last
         root_index = index
         if index >= num_single:
@@ -147,7 +147,7 @@ class Loop(Lowering):
                 if index in run
             )
         root = self.body.roots[root_index]
-        carried = self.body.inputs[self.num_constants : self.num_fixed]
+        carried = self.body.inputs[self.num_constants : self.num_before_xs]
         return self.body.roots[carried.index(root)] if root in carried else root
 
     def replaced(
@@ -167,7 +167,7 @@ class Loop(Lowering):
     def memory_of(self, root: Value) -> str:
         """Returns the memory of a root of the body. A carry has the memory of its next value, found
         through carries that only change places."""
-        carried = self.body.inputs[self.num_constants : self.num_fixed]
+        carried = self.body.inputs[self.num_constants : self.num_before_xs]
         # A carry may take another one's place in each iteration: followed at most once through all.
         for _ in carried:
             root = self.body.roots[carried.index(root)] if root in carried else root
@@ -215,13 +215,13 @@ class _Trace:
     def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "_Trace":
         """Returns the trace of a loop: constants and carry as arrays, xs as rows of one array each,
         scalar arguments by iteration."""
-        carry = list(map(plain, operands[loop.num_constants : loop.num_fixed]))
+        carry = list(map(plain, operands[loop.num_constants : loop.num_before_xs]))
         # Constants are taken to the device once, before the loop.
         constant_operands = list(map(plain, operands[: loop.num_constants]))
         constants = list(
             map(plain, rows_on_device(constant_operands, layouts[: loop.num_constants]))
         )
-        xs, row_layouts, fill_start = list[Stacked](), list[Sharding | None](), loop.num_fixed
+        xs, row_layouts, fill_start = list[Stacked](), list[Sharding | None](), loop.num_before_xs
         # Each x as the rows of one array, in the sharding that all of its rows have.
         for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
             fill_start = run.stop
@@ -252,7 +252,7 @@ class _Trace:
             in_memory(array, loop.memory_of(root))
             for array, root in zip(strong(carry), loop.body.roots, strict=False)
         ]
-        body_layouts = [*layouts[: loop.num_fixed], *row_layouts]
+        body_layouts = [*layouts[: loop.num_before_xs], *row_layouts]
         return _Trace(
             loop,
             constants,
@@ -385,7 +385,7 @@ class _Trace:
         """Returns the results of a y from its stack and the carry behind the last iteration."""
         loop = self.loop
         y, root = loop.ys[y_index], loop.body.roots[loop.num_carried + loop.num_last + y_index]
-        carried = loop.body.inputs[loop.num_constants : loop.num_fixed]
+        carried = loop.body.inputs[loop.num_constants : loop.num_before_xs]
         value_of_row = self._peeled_operands(y_index)
         # A y that is the carry as each iteration receives it: the row of the first iteration is the
         # initial carry, and the end row, which no iteration writes, is the final one.
@@ -405,7 +405,8 @@ class _Trace:
         ]
 
     def _results_over(self, y_index: int, stack: jax.Array, rows: Stacked) -> list[Made]:
-        """Returns the results of a y: these rows of a stack, and operands for its peeled rows."""
+        """Returns the results of a y: the iterations' are `rows` of `stack`, the peeled rows are
+        operands of the loop."""
         y = self.loop.ys[y_index]
         by_row: dict[int, Made] = {
             y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)
@@ -480,7 +481,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     """
     body, iterations = loop.body, loop.iterations
     # The operands of the body: the constants, the carry, a row of each x.
-    operand_structs = [meta.struct for meta in operands[: loop.num_fixed]]
+    operand_structs = [meta.struct for meta in operands[: loop.num_before_xs]]
     for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
         meta = operands[run.start]
         operand_structs.append(
@@ -490,10 +491,10 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     if operand_structs != expected:
         raise ValueError(f"{name}: the body takes {expected}, the operands give {operand_structs}")
     carried = [root.meta.struct for root in body.roots[: loop.num_carried]]
-    if carried != expected[loop.num_constants : loop.num_fixed]:
+    if carried != expected[loop.num_constants : loop.num_before_xs]:
         raise ValueError(
-            f"{name}: the carry goes in as {expected[loop.num_constants : loop.num_fixed]}, out "
-            f"as {carried}"
+            f"{name}: the carry goes in as {expected[loop.num_constants : loop.num_before_xs]}, "
+            f"out as {carried}"
         )
     # The results of the loop: the carry, the last values, for each y a stack or its rows.
     metas = [dense_meta(root.meta.shape, root.meta.dtype) for root in body.roots]

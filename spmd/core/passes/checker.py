@@ -65,8 +65,8 @@ def _value_faults(
             expected = [meta.struct for meta in node.op.operands]
             if operand_structs != expected:
                 yield f"{describe(node)} takes {operand_structs}, its spec says {expected}"
-        is_lifted = node.op.lowering.regions or len(node.numbers) == len(node.op.numbers)
-        if not is_lifted:
+        numbers_fit = node.op.lowering.regions or len(node.numbers) == len(node.op.numbers)
+        if not numbers_fit:
             yield (
                 f"{describe(node)} has {len(node.numbers)} scalar arguments, its spec says "
                 f"{node.op.numbers!r}"

@@ -145,7 +145,7 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
         new.copy(op)
     loop = node.op.lowering
     assert isinstance(loop, Loop)
-    carry = node.operands[loop.num_constants : loop.num_fixed]
+    carry = node.operands[loop.num_constants : loop.num_before_xs]
     entering = {value_name(value): value for value in (*late.values, *carry)}
     metas = tuple(value.meta for value in entering.values())
     wait = OpSpec.of(WAIT, WaitForAll(), metas, metas)

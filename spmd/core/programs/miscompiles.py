@@ -25,11 +25,15 @@ Options = dict[str, str | float]
 
 
 class Miscompile(NamedTuple):
-    """One row of the table. in_lowered, in_optimized: True for a program with the pattern, before
-    XLA's passes (with its text, which is written once for all rows) and after them. fixed: the
-    first version of the package that is right; "" where none is known. needs: options without which
-    the pattern is right. avoided_by: options that avoid it; none where our lowering does not write
-    the pattern. instead: what holds without such options.
+    """One row of the table.
+
+    Attributes:
+        in_lowered: True if a program has the pattern before XLA's passes; takes its text, too.
+        in_optimized: True if a program has the pattern after XLA's passes.
+        fixed: the first version of the package without the miscompile; "" if none is known.
+        needs: the options that must all be on for the miscompile to occur.
+        avoided_by: the options that avoid it; empty if no option does, or none is needed.
+        instead: the text of messages where `avoided_by` is empty.
     """
 
     name: str
@@ -208,8 +212,8 @@ MISCOMPILES = (
 def compile_right(
     lowered: Lowered, options: Options, platform: str
 ) -> tuple[Any, tuple[tuple[str, str], ...]]:
-    """Returns the executable, compiled with the options that avoid the miscompiles of which the
-    program has the pattern, and (name, words) of these for the compile log. Options named in
+    """Returns the executable, compiled with the options that avoid each miscompile whose pattern
+    the program has, and (name, words) of these rows for the compile log. Options named in
     `config.compiler_options` keep their value."""
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
     text = lowered.as_text()

@@ -427,10 +427,11 @@ def _of_loop(node: Node) -> _Steps:
     assert isinstance(loop, Loop)
     body, num_single = loop.body, loop.num_carried + loop.num_last
     entering = [
-        _Step(0, *pair) for pair in zip(node.operands[: loop.num_fixed], body.inputs, strict=False)
+        _Step(0, *pair)
+        for pair in zip(node.operands[: loop.num_before_xs], body.inputs, strict=False)
     ]
     for run, inside, is_stack in zip(
-        loop.operand_runs(), body.inputs[loop.num_fixed :], loop.xs, strict=True
+        loop.operand_runs(), body.inputs[loop.num_before_xs :], loop.xs, strict=True
     ):
         entering += [_Step(0, node.operands[index], inside, int(is_stack)) for index in run]
     loop_results = results(node)

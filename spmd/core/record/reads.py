@@ -251,10 +251,10 @@ def _reshard_read(read: Read, layout: Sharding) -> XlaTensor | None:
     storage = read.owner()
     if storage is None or storage.sharding is read.layout:
         return None
-    # `_renew_op` is an optimization barrier: without it the partitioner would reshard the stored
-    # shards in place of the gathered value.
+    # Without the optimization barrier the partitioner would reshard the stored shards in place of
+    # the gathered value.
     gathered = record(
-        _renew_op(((storage.meta, read.layout),)), (read.value_of(storage),), (), NOWHERE
+        _barrier_op(((storage.meta, read.layout),)), (read.value_of(storage),), (), NOWHERE
     )
     sharded = wrap(storage.meta, Storage(gathered, storage.meta))
     annotate(sharded, layout)
@@ -274,7 +274,7 @@ def _wait_with(
     if is_data(awaited) or tensor._storage.is_state:
         return ()
     *result, behind_barrier = results(
-        record(_renew_op((*parts, (awaited.meta, None))), (*values, awaited), (), NOWHERE)
+        record(_barrier_op((*parts, (awaited.meta, None))), (*values, awaited), (), NOWHERE)
     )
     if tensor._view is None:
         tensor._storage.write(behind_barrier)
@@ -425,7 +425,7 @@ class _Gather(Lowering):
 
 
 @functools.lru_cache(4096)
-def _renew_op(parts: tuple[_Part, ...]) -> OpSpec:
+def _barrier_op(parts: tuple[_Part, ...]) -> OpSpec:
     metas = tuple(meta for meta, _ in parts)
     return OpSpec.of("spmd.renew", _Barrier(tuple(sharding for _, sharding in parts)), metas, metas)
 

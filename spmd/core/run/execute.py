@@ -219,7 +219,7 @@ def _rerunnable(roots: Sequence[Root]) -> set[Node]:
     cached by views."""
     aside = [storage.value for ref in ASIDE if (storage := ref()) is not None]
     views = [view.value for view, *_ in READ if view.value is not None]
-    return set(topological([*aside, *views, *_recorded_elsewhere(roots)])[0])
+    return set(topological([*aside, *views, *_other_pending(roots)])[0])
 
 
 def _flow(
@@ -231,7 +231,7 @@ def _flow(
     """The readers of each value, other recorded ops included."""
     flow = Flow(todo, deferred_nodes, roots_left, passed)
     if _has_other_readers():
-        flow.add_foreign_readers(_recorded_elsewhere(roots_left))
+        flow.add_foreign_readers(_other_pending(roots_left))
     return flow
 
 
@@ -293,7 +293,7 @@ def _run_subgraph(
         # Other threads may have recorded and annotated during the compilation: their reads keep
         # data alive, and their annotations apply.
         if _has_other_readers():
-            flow.add_foreign_readers(_recorded_elsewhere([*roots_left, *roots]))
+            flow.add_foreign_readers(_other_pending([*roots_left, *roots]))
         ready = prepared(pending_graph(), subgraph, roots_left, flow, line, donate=donate)
         if ready.parts:
             return ready.parts
@@ -389,7 +389,7 @@ def _copy_of(device_data: DeviceData) -> DeviceData:
     return copy
 
 
-def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
+def _other_pending(roots: Sequence[Root]) -> list[Value]:
     """The pending values that are not roots of this run."""
     names = {value_name(value) for value, _ in roots}
     return [

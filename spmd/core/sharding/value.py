@@ -411,8 +411,8 @@ class Sharding:
         )
 
     def allows(self, actual_sharding: JaxSharding, rank: int) -> bool:
-        """True if the compiler's choice for an array of `rank` dims agrees with this one in the
-        traced program."""
+        """True if the sharding that the compiler chose for an array of `rank` dims agrees with this
+        one; open dims agree with any."""
         requested = self.in_program()
         if not self.is_open:
             return requested.is_equivalent_to(actual_sharding, rank)

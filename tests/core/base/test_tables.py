@@ -200,7 +200,7 @@ class TestSteadyStep:
             views.strided_rule,
             views._strided_write,
             reads._gather_op,
-            reads._renew_op,
+            reads._barrier_op,
         ):
             function.cache_clear()
         annotations.mark_op.cache_clear()

@@ -39,17 +39,16 @@ def takes_torchs_ops() -> bool:
 
 # --- linear ---------------------------------------------------------------------------------------
 
-# torch has a derivative formula of linear for backends with a kernel of their own
-# (`linear_backward`, and of that one), in C++. It is under autograd's alias key, and the device's
-# own key, which has `linear`, takes precedence over that: so it is reached by the key of such a
-# backend.
+# torch has a derivative formula of linear in C++, for backends with a kernel of their own. It calls
+# `linear_backward`, which has a formula, too. The formula is registered on autograd's alias key. On
+# the device's own autograd key `linear` below hides it: it is called by the key of such a backend.
 _BY_FORMULA = torch._C.DispatchKeySet(
     torch._C.DispatchKey.AutogradNestedTensor
 ) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
-    """torch's `linear`: one op for the usual operands, the domain of torch's formula."""
+    """torch's `linear`: one op for operands that torch's derivative formula takes."""
     is_usual = weight.dim() == 2 and (bias is None or bias.dim() == 1) and not weight.is_complex()
     if not is_usual or takes_torchs_ops():
         return aten.linear.default.decompose(input, weight, bias)
