@@ -75,7 +75,7 @@ class TestWhileCompiling:
         compiling = [line for line in lines if "compiling program" in line]
         assert 1 <= len(compiling) <= messages.MOST and len(lines) <= 2 * messages.MOST, lines
         assert re.match(
-            r"spmd: compiling program \d, 2 ops, <string>:10: op aten\.\w+ instead of aten",
+            r"spmd: compiling program \d, 2 ops, <string>:16: op aten\.\w+ instead of aten",
             compiling[-1],
         )
 
