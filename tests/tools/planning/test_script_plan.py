@@ -409,7 +409,7 @@ class TestCommand:
         assert out == "read 1.0 ['script.py', 'fail'] 4\n"
         lines = [line for line in said.splitlines() if "TPU" not in line]
         assert lines[0].startswith("Traceback") and lines[1].startswith(
-            '  File "script.py", line 8'
+            '  File "script.py", line 14'
         )
         assert lines[-1] == "KeyError: 'of the script'"
 
