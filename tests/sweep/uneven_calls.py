@@ -31,6 +31,7 @@ def _planes(*shape: int) -> tuple[torch.Tensor]:
 _CLASSES = (_floats(3, 5, 7, 6).log_softmax(1), _index(5, 3, 7, 6))
 _SPACES = _floats(3, 5, 7, 6), [7, 6], [3, 5, 7, 6]
 _OFFSETS = torch.tensor([0, 2, 5])
+_SCALES = _floats(13).abs() + 0.1
 
 
 def _bag_gradient(grad: torch.Tensor, ids: torch.Tensor, owner: torch.Tensor) -> Any:
@@ -77,6 +78,38 @@ def _loss(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> tuple[
 
 
 CALLS: dict[str, Call] = {
+    "aten.fake_quantize_per_tensor_affine_cachemask.default": (
+        lambda x: aten.fake_quantize_per_tensor_affine_cachemask(x, 0.1, 3, 0, 15),
+        (_floats(13, 6),),
+    ),
+    "aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": (
+        lambda x, scale, zero, is_on: (
+            aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+                x, scale, zero, is_on, 0, 15
+            )
+        ),
+        (_floats(13, 6), torch.tensor([0.1]), torch.tensor([3]).int(), torch.tensor([1])),
+    ),
+    "aten.fake_quantize_per_channel_affine_cachemask.default": (
+        lambda *x: aten.fake_quantize_per_channel_affine_cachemask(*x, 0, 0, 15),
+        (_floats(13, 6), _SCALES, torch.zeros(13, dtype=torch.int32)),
+    ),
+    "aten._fake_quantize_learnable_per_tensor_affine.default": (
+        lambda *x: aten._fake_quantize_learnable_per_tensor_affine(*x, 0, 15),
+        (_floats(13, 6), torch.tensor([0.1]), torch.tensor([3.0])),
+    ),
+    "aten._fake_quantize_learnable_per_channel_affine.default": (
+        lambda *x: aten._fake_quantize_learnable_per_channel_affine(*x, 0, 0, 15),
+        (_floats(13, 6), _SCALES, torch.zeros(13)),
+    ),
+    "aten._fake_quantize_learnable_per_tensor_affine_backward.default": (
+        lambda *x: aten._fake_quantize_learnable_per_tensor_affine_backward(*x, 0, 15),
+        (_floats(13, 6), _floats(13, 6), torch.tensor([0.1]), torch.tensor([3.0])),
+    ),
+    "aten._fake_quantize_learnable_per_channel_affine_backward.default": (
+        lambda *x: aten._fake_quantize_learnable_per_channel_affine_backward(*x, 0, 0, 15),
+        (_floats(13, 6), _floats(13, 6), _SCALES, torch.zeros(13)),
+    ),
     "aten._cholesky_solve_helper.default": (
         lambda b, a: torch.cholesky_solve(b, torch.linalg.cholesky(a)),
         (_floats(5, 3), _positive(5)),
@@ -239,7 +272,8 @@ ALONE = frozenset({
     "aten.zero.default", "aten.zeros_like.default", "aten.fill.Scalar", "aten.fill.Tensor",
     "aten.bernoulli.Tensor", "aten.binomial.default", "aten.poisson.default", "aten.random.default",
     "aten.random.to", "aten.randperm.default", "aten._standard_gamma.default",
-    "aten._standard_gamma_grad.default", "aten.alias.default", "aten.detach.default",
+    "aten._standard_gamma_grad.default", "aten.normal.float_Tensor", "aten.alias.default",
+    "aten.detach.default",
     "aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten._reshape_alias.default",
     "aten._neg_view.default", "aten.view.dtype",
     "aten._amp_foreach_non_finite_check_and_unscale.default", "aten._amp_update_scale.default",
