@@ -74,6 +74,12 @@ def test_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:
                 ]
             )
             results.clear()
-    needed = {str(overload) for overload, rule in RULES.items() if rule.promote is None}
-    assert not needed - reached - CALLS.keys() - ALONE, "rules without a case in uneven_calls.py"
+    needed = {
+        str(overload)
+        for overload, rule in RULES.items()
+        # Other tests of this process register rules of their own.
+        if rule.promote is None and rule.function.__module__.startswith("spmd.")
+    }
+    missing = sorted(needed - reached - CALLS.keys() - ALONE)
+    assert not missing, f"rules without a case in uneven_calls.py: {missing}"
     assert not (CALLS.keys() | ALONE) - {str(overload) for overload in RULES}, "no rules"
