@@ -1,5 +1,6 @@
 """Elements by stride and offset in memory, and writes at computed positions."""
 
+import itertools
 import math
 
 import jax
@@ -149,10 +150,7 @@ def _show(flat: jax.Array, shown: Shown) -> jax.Array:
 
 def _memory_text(stored: jax.Array, shown: tuple[Shown, ...]) -> list[jax.Array]:
     """Memory in row-major order: as it is, and as each view of the chain reads it."""
-    levels = [stored.reshape(-1)]
-    for way in shown:
-        levels.append(_show(levels[-1], way))
-    return levels
+    return [*itertools.accumulate(shown, _show, initial=stored.reshape(-1))]
 
 
 def read_strided(
