@@ -132,8 +132,6 @@ def _update(base: jax.Array, new: jax.Array, start: int | jax.Array, axis: int) 
     """The base with the run of elements from `start` along `axis` replaced."""
     # Not `.at[].set`: XLA partitions that scatter wrongly after a reshape (jaxlib 0.10.2, both
     # partitioners).
-    if not new.size:
-        return base
     return jax.lax.dynamic_update_slice_in_dim(base, cast(new, base.dtype), start, axis)
 
 

@@ -52,8 +52,6 @@ def write_at(
         window.append(size if is_slice else 1)
     shape = jax.eval_shape(lambda full: full.at[index].get(), array).shape
     new = jnp.broadcast_to(jnp.asarray(values).astype(array.dtype), shape).reshape(window)
-    if not new.size:
-        return array
     if method != "set":
         new = _COMBINE[method](lax.dynamic_slice(array, starts, window), new)
     return lax.dynamic_update_slice(array, new, starts)
