@@ -133,8 +133,6 @@ def aten_median_dim(self, dim, keepdim=False):
 @lower(aten.nanmedian.dim)
 @with_place
 def aten_nanmedian_dim(self, dim, keepdim=False):
-    if not jnp.issubdtype(self.dtype, jnp.inexact):
-        return aten_median_dim(self, dim, keepdim)
     # NaN sorts last, so the median of the rest is in the middle of the values before.
     axis = dim % self.ndim
     count = jnp.sum(~jnp.isnan(self), axis=axis, keepdims=True)
