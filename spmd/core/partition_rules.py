@@ -4,6 +4,7 @@ from ..ops.partition import partition, per_shard
 from ..ops.sharded import (
     SUMS,
     axes_of_dims,
+    exchanged,
     in_front,
     mesh,
     note_finding,
@@ -12,5 +13,6 @@ from ..ops.sharded import (
     platform,
     reshaped,
     same,
+    spec,
 )
 from .propagation.walk import WORDS

@@ -302,12 +302,12 @@ _TENSOR = object()  # in place of a tensor among the arguments
 
 
 def of_tensors(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> Callable[..., Any]:
-    """Returns a function of a list of values as one of the tensors on xla among them; it holds the
-    other values."""
+    """Returns a function of a list of values as one of what takes the places of the tensors on xla
+    among them; it holds the other values."""
     static = [_TENSOR if isinstance(value, XlaTensor) else value for value in values]
 
-    def filled(*tensors: XlaTensor) -> Any:
-        queue = iter(tensors)
+    def filled(*operands: Any) -> Any:
+        queue = iter(operands)
         return function([next(queue) if value is _TENSOR else value for value in static])
 
     return filled

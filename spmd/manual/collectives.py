@@ -10,7 +10,7 @@ import torch
 from ..core import user_line
 from ..loops.body_calls import noted
 from ..loops.vma import Tracker, collective, index, summed, tracker
-from ..mesh.hints import did_you_mean
+from ..mesh.hints import did_you_mean, listed
 from ..tensors.annotate import on_device
 from .manual_steps import untracked
 
@@ -225,7 +225,7 @@ def _where(name: str, axis: AxisNames, *tensors: Any) -> tuple[Tracker, tuple[st
     names = tuple(scope.sizes)
     entries = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
     if not entries:
-        raise ValueError(f"spmd.manual.{name}: expected an axis, one of {_listed(scope.axes)}")
+        raise ValueError(f"spmd.manual.{name}: expected an axis, one of {listed(scope.axes)}")
     axes = []
     for entry in entries:
         if isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry < len(names):
@@ -234,12 +234,12 @@ def _where(name: str, axis: AxisNames, *tensors: Any) -> tuple[Tracker, tuple[st
             hint = did_you_mean(entry, names)
             raise ValueError(
                 f"spmd.manual.{name}: there is no axis {entry!r} in the mesh (axes: "
-                f"{_listed(names)}){hint}"
+                f"{listed(names)}){hint}"
             )
         if entry not in scope.axes:
             raise ValueError(
                 f"spmd.manual.{name}: axis {entry!r} is left to the partitioner here (manual: "
-                f"{_listed(scope.axes)}); name it in axis_names of spmd.shard_map to make it "
+                f"{listed(scope.axes)}); name it in axis_names of spmd.shard_map to make it "
                 "manual"
             )
         if entry in axes:
@@ -260,7 +260,7 @@ def _check_op(name: str, tensor: Any, op: str) -> str:
     if reduction not in _OPS:
         raise ValueError(
             f"spmd.manual.{name}: there is no op {op!r} (ops: "
-            f"{_listed(_OPS)}){did_you_mean(op, _OPS)}"
+            f"{listed(_OPS)}){did_you_mean(op, _OPS)}"
         )
     dtype, caller = tensor.dtype, f"spmd.manual.{name}"
     exact = not (dtype.is_floating_point or dtype.is_complex)
@@ -300,10 +300,6 @@ def _divided(name: str, scope: Tracker, tensor: Any, dim: int, axes: tuple[str, 
 
 def _named(axes: Sequence[str]) -> str:
     return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
-
-
-def _listed(names: Sequence[Any]) -> str:
-    return ", ".join(map(repr, names))
 
 
 # --- with their gradients -------------------------------------------------------------------------

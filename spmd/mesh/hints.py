@@ -1,7 +1,8 @@
-"""Hints of error messages: the known name that is nearest to an unknown one."""
+"""Parts of error messages: the known name that is nearest to an unknown one, a list of names."""
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 def did_you_mean(
@@ -15,3 +16,12 @@ def did_you_mean(
     """
     near = difflib.get_close_matches(str(name), list(choices), n=1, cutoff=cutoff)
     return form.format(f"did you mean {near[0]!r}?") if near else ""
+
+
+def listed(items: Iterable[Any]) -> str:
+    """Returns items as text for a message.
+
+    >>> listed(("data", "model")), listed(())
+    ("'data', 'model'", 'none')
+    """
+    return ", ".join(map(repr, items)) or "none"

@@ -13,7 +13,7 @@ import numpy as np
 from ..core import Dim, Sharding, Spec, ends_at_user_line, hardware, processes, specs, topology
 from . import sharding_text
 from .graph_constants import constant_of_graphs
-from .hints import did_you_mean
+from .hints import did_you_mean, listed
 from .partition_spec import Axis, PartitionSpec
 from .placements import are_placements, spec_of
 
@@ -308,7 +308,7 @@ class Mesh:
         raise ValueError(
             (
                 f"{caller}: axis {axis!r} of {spec!r} is not in the mesh (axes: "
-                f"{_listed(self.axis_names)}).\n"
+                f"{listed(self.axis_names)}).\n"
             )
             + _point_at(spec, axis)
             + did_you_mean(axis, self.axis_names, "  {}")
@@ -441,16 +441,12 @@ def _spec(entries: Any, rank: int, caller: str, names: Sequence[str]) -> Partiti
         ] + ["None"] * rank
         raise TypeError(
             f"{caller}: expected a spec with one entry per dim, got {entries!r}; write "
-            f"P({', '.join(axes[:rank])}) (axes of the mesh: {_listed(names)})"
+            f"P({', '.join(axes[:rank])}) (axes of the mesh: {listed(names)})"
         )
     if isinstance(entries, jax.sharding.PartitionSpec):
         # jax leaves further dims whole
         return PartitionSpec(*entries, *[None] * (rank - len(entries)))
     return PartitionSpec(*entries)
-
-
-def _listed(items: Iterable[Any]) -> str:
-    return ", ".join(map(repr, items))
 
 
 SHOWN = 8  # items of a long list in a message
@@ -459,8 +455,8 @@ SHOWN = 8  # items of a long list in a message
 def _few(items: Sequence[Any]) -> str:
     """The items as text; of a long list the first ones, the last and their number."""
     if len(items) <= SHOWN:
-        return _listed(items)
-    return f"{_listed(items[: SHOWN - 1])}, ... {items[-1]!r} ({len(items):,} of them)"
+        return listed(items)
+    return f"{listed(items[: SHOWN - 1])}, ... {items[-1]!r} ({len(items):,} of them)"
 
 
 def _point_at(spec: PartitionSpec, axis: Axis, *, last: bool = False) -> str:

@@ -9,7 +9,7 @@ from jax.scipy import special
 from torch._ops import OpOverload
 
 from . import folds
-from .floats import conj, wide, widened
+from .floats import wide, widened
 from .registry import Function, Promote, lower
 
 aten = torch.ops.aten
@@ -260,9 +260,11 @@ _EXPRESSIONS: dict[OpOverload, Function] = {
     aten.celu.default: lambda self, alpha=1.0: aten_elu(self, alpha, 1, 1.0 / alpha),
     aten.hardsigmoid.default: lambda self: jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
     aten.hardswish.default: lambda self: self * jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
-    aten.tanh_backward.default: lambda grad_output, output: grad_output * conj(1 - output * output),
+    aten.tanh_backward.default: lambda grad_output, output: (
+        grad_output * jnp.conj(1 - output * output)
+    ),
     aten.sigmoid_backward.default: lambda grad_output, output: (
-        grad_output * conj((1 - output) * output)
+        grad_output * jnp.conj((1 - output) * output)
     ),
 }
 for _overload, _function in _EXPRESSIONS.items():

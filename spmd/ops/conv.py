@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from . import sharded
 from .floats import wide, widened
-from .registry import as_promised, lower, zeros
+from .registry import as_promised, lower
 from .sharded import exchanged, is_rounded, total
 from .windows import per_dim, taken
 
@@ -414,9 +414,7 @@ def aten_convolution(
     gathered = _gathering(input)
     input, weight = gathered(input), gathered(weight, is_kernel=True)
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
-    if 0 in returns.shape:
-        return zeros(returns)
-    if input.size == 0 or weight.size == 0:
+    if 0 in (input.size, weight.size, *returns.shape):
         result = jnp.zeros(returns.shape, wide(input.dtype))
     elif transposed:
         result = _spread(input, weight, stride, padding, dilation, groups, returns.shape[2:])

@@ -35,14 +35,14 @@ def aten_filled(*arguments, number, returns, **options):
     return jnp.full(returns.shape, number, returns.dtype)
 
 
-@lower(aten.fill.Tensor)
-def aten_fill_tensor(self, value, *, returns):
-    return jnp.broadcast_to(cast(value, returns.dtype), returns.shape)
+@lower(aten.fill.Tensor, aten.copy.default)
+def aten_copy(self, src, /):
+    return jnp.broadcast_to(cast(src, self.dtype), self.shape)
 
 
-@lower(aten.scalar_tensor.default)
-def aten_scalar_tensor(s, *, dtype=None, returns):
-    return cast(jnp.asarray(s), returns.dtype)
+@lower(aten._to_copy.default, aten.scalar_tensor.default)
+def aten__to_copy(source, /, *, dtype=None, returns):
+    return cast(jnp.asarray(source), returns.dtype)
 
 
 @lower(aten.arange.default, aten.arange.start, aten.arange.start_step)
@@ -84,21 +84,6 @@ def aten_eye(n, m=None, *, dtype=None, returns):
     return jnp.eye(n, m, dtype=returns.dtype)
 
 
-@lower(aten.clone.default, aten.lift_fresh_copy.default)
-def aten_clone(self):
-    return self
-
-
-@lower(aten._to_copy.default)
-def aten__to_copy(self, *, dtype=None, returns):
-    return cast(self, returns.dtype)
-
-
-@lower(aten.copy.default)
-def aten_copy(self, src):
-    return jnp.broadcast_to(cast(src, self.dtype), self.shape)
-
-
 # -- Copies that change how a value is kept: its name for a checkpoint's policy, its memory kind.
 # The gradient of a value that was taken to the host is on the device again, and the other way
 # round.
@@ -126,9 +111,10 @@ TO_DEVICE: OpOverload = _define(
 )
 
 
-@lower(CHECKPOINT_NAME, TO_DEVICE)  # every op reads its operands on the device: see `lower.lower`
-def spmd_same(x, name=None):
-    return x
+# Every op reads its operands on the device: see `lower.lower`.
+@lower(aten.clone.default, aten.lift_fresh_copy.default, CHECKPOINT_NAME, TO_DEVICE)
+def aten_clone(self, /, name=None):
+    return self
 
 
 @lower(TO_HOST)

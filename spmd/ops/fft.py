@@ -1,7 +1,5 @@
 """Fourier transforms: the three ops to which torch reduces all of its transforms."""
 
-import math
-
 import jax.numpy as jnp
 import torch
 
@@ -9,56 +7,30 @@ from .registry import lower
 
 aten = torch.ops.aten
 
-# torch's modes: no scaling, division by the root of the length, division by the length.
-_NONE, _ROOT, _LENGTH = 0, 1, 2
-
-
-def _normalized(x, sizes, normalization):
-    if normalization == _NONE:
-        return x
-    length = math.prod(sizes)
-    return x * jnp.asarray(
-        1 / math.sqrt(length) if normalization == _ROOT else 1 / length, x.real.dtype
-    )
-
-
-def _complex_transform(x, dims, forward):
-    """The sum over e^(-+2 pi i k n / N), unscaled."""
-    if not dims:
-        return x
-    if forward:
-        return jnp.fft.fftn(x, axes=dims)
-    return jnp.fft.ifftn(x, axes=dims, norm="forward")
-
-
-def _dims(dim, ndim):
-    return tuple(axis % ndim for axis in dim)
+# torch's modes (no scaling, division by the root of the length, division by the length) as jax's
+# `norm`, which is relative to the direction.
+_FORWARD, _INVERSE = (None, "ortho", "forward"), ("forward", "ortho", None)
 
 
 @lower(aten._fft_c2c.default)
 def aten_fft_c2c(self, dim, normalization, forward):
-    dims = _dims(dim, self.ndim)
-    result = _complex_transform(self, dims, forward)
-    return _normalized(result, [self.shape[axis] for axis in dims], normalization)
+    if not dim:
+        return self
+    if forward:
+        return jnp.fft.fftn(self, axes=dim, norm=_FORWARD[normalization])
+    return jnp.fft.ifftn(self, axes=dim, norm=_INVERSE[normalization])
 
 
 @lower(aten._fft_r2c.default)
 def aten_fft_r2c(self, dim, normalization, onesided):
-    dims = _dims(dim, self.ndim)
     if onesided:
-        result = _complex_transform(jnp.fft.rfft(self, axis=dims[-1]), dims[:-1], True)
-    else:
-        result = _complex_transform(
-            self + jnp.zeros((), jnp.result_type(self, jnp.complex64)), dims, True
-        )
-    return _normalized(result, [self.shape[axis] for axis in dims], normalization)
+        return jnp.fft.rfftn(self, axes=dim, norm=_FORWARD[normalization])
+    complex_self = self + jnp.zeros((), jnp.result_type(self, jnp.complex64))
+    return aten_fft_c2c(complex_self, dim, normalization, True)
 
 
 @lower(aten._fft_c2r.default)
 def aten_fft_c2r(self, dim, normalization, last_dim_size, *, returns):
-    dims = _dims(dim, self.ndim)
-    result = _complex_transform(self, dims[:-1], False)
-    result = jnp.fft.irfft(result, n=last_dim_size, axis=dims[-1], norm="forward")
-    return _normalized(result, [returns.shape[axis] for axis in dims], normalization).astype(
-        returns.dtype
-    )
+    others = aten_fft_c2c(self, dim[:-1], normalization, False)
+    result = jnp.fft.irfft(others, n=last_dim_size, axis=dim[-1], norm=_INVERSE[normalization])
+    return result.astype(returns.dtype)

@@ -31,11 +31,6 @@ def is_exact(x):
     return not jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def conj(x):
-    """The complex conjugate; a real x as it is."""
-    return jnp.conj(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x
-
-
 def missing(dtype):
     """The keyword arguments of jax's gather for an index that is out of range: NaN where the dtype
     has it, else the nearest element.

@@ -88,8 +88,6 @@ def _eye(like):
 
 @lower(aten.linalg_qr.default)
 def aten_linalg_qr(A, mode="reduced", *, returns):
-    if mode == "r":
-        return as_promised((None, jnp.triu(jnp.linalg.qr(A, mode="r"))), returns)
     q, r = lax.linalg.qr(A, full_matrices=mode == "complete")
     return as_promised((q, jnp.triu(r)), returns)
 

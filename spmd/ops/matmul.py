@@ -25,8 +25,6 @@ def _accumulator(dtype):
 
 def _product(lhs, rhs):
     """lhs @ rhs, not yet rounded to the operands' dtype."""
-    if lhs.dtype == jnp.bool_:
-        return jnp.matmul(lhs, rhs)
     return _matmul(lhs, rhs, _accumulator(lhs.dtype))
 
 

@@ -1,14 +1,29 @@
 """Scans and sorts along a dim: running sums and extremes, sort, topk, order statistics, mode."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
 
 from .floats import widened_as
-from .registry import lower
+from .registry import Function, lower
 
 aten = torch.ops.aten
+
+
+def with_place(rule: Function) -> Function:
+    """A rule of (values, places) along a dim, for arrays without dims, too: the value and place
+    0."""
+
+    @functools.wraps(rule)
+    def of_any_rank(self, *arguments, **keywords):
+        if self.ndim == 0:
+            return self, jnp.zeros((), jnp.int64)
+        return rule(self, *arguments, **keywords)
+
+    return of_any_rank
 
 
 # -- Scans.
@@ -47,10 +62,8 @@ def aten_scan(self, dim, *, scan, dtype=None, returns):
 
 @lower(aten.cummax.default, better=jnp.greater_equal)
 @lower(aten.cummin.default, better=jnp.less_equal)
+@with_place
 def aten_extreme_scan(self, dim, *, better):
-    if self.ndim == 0:
-        return self, jnp.zeros((), jnp.int64)
-
     def later(lhs, rhs):
         # Of equal values torch keeps the last; NaN is above all.
         take = better(rhs[0], lhs[0]) | (rhs[0] != rhs[0])
@@ -64,10 +77,9 @@ def aten_extreme_scan(self, dim, *, better):
 
 
 @lower(aten.sort.default, aten.sort.stable)
+@with_place
 def aten_sort(self, dim=-1, descending=False, *, stable=True):
     """Stable (values, indices) along dim."""
-    if self.ndim == 0:
-        return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
     positions = lax.broadcasted_iota(jnp.int64, self.shape, axis)
     if not descending:
@@ -81,9 +93,8 @@ def aten_sort(self, dim=-1, descending=False, *, stable=True):
 
 
 @lower(aten.topk.default)
+@with_place
 def aten_topk(self, k, dim=-1, largest=True, sorted=True):
-    if self.ndim == 0:
-        return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
     if largest and self.dtype != np.bool_:
         values, indices = lax.top_k(jnp.moveaxis(self, axis, -1), k)
@@ -94,22 +105,20 @@ def aten_topk(self, k, dim=-1, largest=True, sorted=True):
 
 def _order_statistic(self, k, dim, keepdim):
     """The k-th smallest (from 0) and its index along dim."""
-    if self.ndim == 0:
-        return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
     picked = (lax.index_in_dim(part, k, axis, keepdims=keepdim) for part in aten_sort(self, axis))
     return tuple(picked)
 
 
 @lower(aten.kthvalue.default)
+@with_place
 def aten_kthvalue(self, k, dim=-1, keepdim=False):
     return _order_statistic(self, k - 1, dim, keepdim)
 
 
 @lower(aten.median.dim)
+@with_place
 def aten_median_dim(self, dim, keepdim=False):
-    if self.ndim == 0:
-        return self, jnp.zeros((), jnp.int64)
     values, indices = _order_statistic(self, (self.shape[dim] - 1) // 2, dim, keepdim)
     if not jnp.issubdtype(self.dtype, jnp.inexact):
         return values, indices
@@ -122,11 +131,8 @@ def aten_median_dim(self, dim, keepdim=False):
 
 
 @lower(aten.nanmedian.dim)
+@with_place
 def aten_nanmedian_dim(self, dim, keepdim=False):
-    if self.ndim == 0:
-        return self, jnp.zeros((), jnp.int64)
-    if not jnp.issubdtype(self.dtype, jnp.inexact):
-        return aten_median_dim(self, dim, keepdim)
     # NaN sorts last, so the median of the rest is in the middle of the values before.
     axis = dim % self.ndim
     count = jnp.sum(~jnp.isnan(self), axis=axis, keepdims=True)
@@ -146,10 +152,9 @@ def aten_median(self, *, along):
 
 
 @lower(aten.mode.default)
+@with_place
 def aten_mode(self, dim=-1, keepdim=False):
     """The smallest of the most frequent values, and its last place."""
-    if self.ndim == 0:
-        return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
     values, indices = aten_sort(self, axis)
     position = lax.broadcasted_iota(jnp.int64, self.shape, axis)

@@ -243,16 +243,12 @@ def _power(self, exponent):
     return result
 
 
-def _shift_left(self, other):
-    return lax.shift_left(*jnp.broadcast_arrays(self, other))
-
-
 _BINARY_DEFAULT = {
     _floor_divide: (aten.floor_divide.default, aten.floor_divide.Scalar),
     _fmod: (aten.fmod.Tensor, aten.fmod.Scalar),
     _logaddexp: (aten.logaddexp.default,),
     _power: (aten.pow.Tensor_Tensor, aten.pow.Scalar),
-    _shift_left: (
+    jnp.left_shift: (
         aten.__lshift__.Scalar,
         aten.__lshift__.Tensor,
         aten.bitwise_left_shift.Tensor,

@@ -13,6 +13,7 @@ import torch
 
 from . import folds
 from .floats import widened_as
+from .order import with_place
 from .registry import Promote, lower
 from .sharded import is_narrowed, loses_nan, total
 
@@ -78,9 +79,8 @@ def aten_extreme(self, dim=(), keepdim=False, *, extreme):
 
 @lower(aten.max.dim, extreme=jnp.max, position=jnp.argmax)
 @lower(aten.min.dim, extreme=jnp.min, position=jnp.argmin)
+@with_place
 def aten_extreme_dim(self, dim, keepdim=False, *, extreme, position):
-    if self.ndim == 0:
-        return self, jnp.zeros((), jnp.int64)
     values = _extreme(self, dim, keepdim, extreme)
     return values, position(self, axis=dim, keepdims=keepdim).astype(jnp.int64)
 

@@ -132,8 +132,6 @@ def _update(base: jax.Array, new: jax.Array, start: int | jax.Array, axis: int) 
     """The base with the run of elements from `start` along `axis` replaced."""
     # Not `.at[].set`: XLA partitions that scatter wrongly after a reshape (jaxlib 0.10.2, both
     # partitioners).
-    if not new.size:
-        return base
     return jax.lax.dynamic_update_slice_in_dim(base, cast(new, base.dtype), start, axis)
 
 
@@ -164,17 +162,6 @@ def aten_select_scatter(base, new, /, dim, index):
     return _update(base, jnp.expand_dims(new, axis), _dim(index, base.shape[axis]), axis)
 
 
-def _diagonal_index(
-    shape: tuple[int, ...], offset: int, dim1: int, dim2: int
-) -> tuple[np.ndarray | slice, ...]:
-    dim1, dim2 = _dim(dim1, len(shape)), _dim(dim2, len(shape))
-    length = min(shape[dim1] + min(offset, 0), shape[dim2] - max(offset, 0))
-    steps = np.arange(max(length, 0))
-    index: list[np.ndarray | slice] = [slice(None)] * len(shape)
-    index[dim1], index[dim2] = steps - min(offset, 0), steps + max(offset, 0)
-    return tuple(index)
-
-
 @lower(aten.diagonal.default)
 def aten_diagonal(self, offset=0, dim1=0, dim2=1):
     return jnp.diagonal(self, offset, dim1, dim2)
@@ -182,9 +169,9 @@ def aten_diagonal(self, offset=0, dim1=0, dim2=1):
 
 @write_back(aten.diagonal.default)
 def _write_diagonal(base, new, offset=0, dim1=0, dim2=1):
-    dim1, dim2 = _dim(dim1, base.ndim), _dim(dim2, base.ndim)
-    moved = jnp.moveaxis(base, (dim1, dim2), (-2, -1))
-    index = _diagonal_index(moved.shape, offset, -2, -1)
+    moved, steps = jnp.moveaxis(base, (dim1, dim2), (-2, -1)), np.arange(new.shape[-1])
+    rows, columns = steps - min(offset, 0), steps + max(offset, 0)
+    index = (slice(None),) * (base.ndim - 2) + (rows, columns)
     return jnp.moveaxis(write_at(moved, index, new), (-2, -1), (dim1, dim2))
 
 

@@ -1,5 +1,6 @@
 """Elements by stride and offset in memory, and writes at computed positions."""
 
+import itertools
 import math
 
 import jax
@@ -51,8 +52,6 @@ def write_at(
         window.append(size if is_slice else 1)
     shape = jax.eval_shape(lambda full: full.at[index].get(), array).shape
     new = jnp.broadcast_to(jnp.asarray(values).astype(array.dtype), shape).reshape(window)
-    if not new.size:
-        return array
     if method != "set":
         new = _COMBINE[method](lax.dynamic_slice(array, starts, window), new)
     return lax.dynamic_update_slice(array, new, starts)
@@ -149,10 +148,7 @@ def _show(flat: jax.Array, shown: Shown) -> jax.Array:
 
 def _memory_text(stored: jax.Array, shown: tuple[Shown, ...]) -> list[jax.Array]:
     """Memory in row-major order: as it is, and as each view of the chain reads it."""
-    levels = [stored.reshape(-1)]
-    for way in shown:
-        levels.append(_show(levels[-1], way))
-    return levels
+    return [*itertools.accumulate(shown, _show, initial=stored.reshape(-1))]
 
 
 def read_strided(

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.sharding import PartitionSpec
 
 from ..core import config
@@ -264,14 +263,14 @@ class ExpertsCase:
             if kind in ("token", "base", "choice"):
                 inner = (num_choices,) if kind == "choice" else ()
                 x = x.reshape(*grid, *inner, *_trailing(x.shape, math.prod((*grid, *inner))))
-                specs.append(_spec(*axes))
+                specs.append(partitioning.spec(*axes))
             elif kind == "stack":
                 x = (
                     jnp.pad(x, [(0, padded)] + [(0, 0)] * (x.ndim - 1))
                     if padded and of_experts
                     else x
                 )
-                specs.append(_spec(of_experts))
+                specs.append(partitioning.spec(of_experts))
             else:
                 specs.append(PartitionSpec())
             operands.append(x)
@@ -280,7 +279,8 @@ class ExpertsCase:
             tuple(axis for axis in self.axes_of_tokens if axis not in of_experts),
         )
         for end in self.body.exits:
-            outs.append(_spec(apart, of_experts) if end.kind == "expert" else _spec(*axes))
+            dims = (apart, of_experts) if end.kind == "expert" else axes
+            outs.append(partitioning.spec(*dims))
         scalars = {index: list(values) for index, values in self.scalars.items() if len(values)}
 
         def on_device(
@@ -300,7 +300,9 @@ class ExpertsCase:
         results = list(run(scalars, *operands))
         for index, end in enumerate(self.body.exits):
             if end.kind == "expert":
-                results[index] = _added(results[index])[: self.num_experts]
+                # as a product: a partitioner scatters its sums where they are wanted
+                total = partitioning.exchanged(results[index], results[index].dtype)
+                results[index] = total[: self.num_experts]
         return results
 
     @property
@@ -316,16 +318,3 @@ def _trailing(shape: Sequence[int], count: int) -> tuple[int, ...]:
     """The dims behind those that have so many elements."""
     first = next(n for n in range(len(shape) + 1) if math.prod(shape[:n]) == count)
     return tuple(shape[first:])
-
-
-def _spec(*dims: Axes) -> PartitionSpec:
-    return PartitionSpec(*(axes or None for axes in dims))
-
-
-def _added(parts: jax.Array) -> jax.Array:
-    """The sum of parts, one a device, as a product: a partitioner scatters its sums where they are
-    wanted."""
-    ones = jnp.ones(len(parts), parts.dtype)
-    return lax.dot_general(
-        ones, parts, (((0,), (0,)), ((), ())), preferred_element_type=parts.dtype
-    )

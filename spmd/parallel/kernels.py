@@ -129,13 +129,10 @@ class _KernelCall(JaxCall):
 
     def __init__(self, kernel: KernelOfShards, metas: tuple[Meta, ...]):
         self.kernel, self.results = kernel, ()
-        super().__init__(
-            kernel.function, lambda arrays: kernel.function(*arrays), metas, f"{kernel}"
-        )
+        super().__init__(kernel.function, kernel.function, metas, f"{kernel}")
 
-    def placed(self, arrays: Arrays) -> Callable[[Arrays], Any]:
-        function = self.kernel.placed(arrays, self.results)
-        return lambda arrays: function(*arrays)
+    def placed(self, arrays: Arrays) -> Function:
+        return self.kernel.placed(arrays, self.results)
 
     def gradient(self, needed: tuple[bool, ...]) -> JaxCall:
         backward = self.kernel.backward

@@ -369,14 +369,15 @@ def can_fill(tensor: XlaTensor) -> bool:
     return view_of(tensor) is None and meta.numel > 0 and meta is dense_meta(meta.shape, meta.dtype)
 
 
-def _sharding_of(tensor: XlaTensor) -> Sharding:
+def sharding_of(tensor: XlaTensor) -> Sharding:
+    """Returns the sharding of a tensor; that of data on no device yet is the default one."""
     return annotations.current_sharding(tensor) or hardware.default_sharding()
 
 
 def _lies_as(tensor: XlaTensor) -> Sharding:
     """The sharding on the devices where a tensor lies: those of its block, for a row of a stack
     sharded over rows."""
-    sharding, value = _sharding_of(tensor), storage_of(tensor).value
+    sharding, value = sharding_of(tensor), storage_of(tensor).value
     if not sharding.spec.stack or type(value) is not DeviceData or value.stored_row is None:
         return sharding
     store, row = value.stored_row
@@ -414,7 +415,7 @@ class Filling:
         """Makes an array in this sharding, padded as it is stored, the tensor's value."""
         torch.autograd.graph.increment_version(self.tensor)
         with LOCK:
-            storage, sharding = storage_of(self.tensor), _sharding_of(self.tensor)
+            storage, sharding = storage_of(self.tensor), sharding_of(self.tensor)
             data = DeviceData(
                 tensor_meta(self.tensor), buffer=buffer, sharding=self.sharding, source=user_frame()
             )

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ...core import Sharding, XlaTensor, annotations, hardware, transfer
-from ...tensors.shards import can_fill
+from ...core import Sharding, XlaTensor, transfer
+from ...tensors.shards import can_fill, sharding_of
 from .places import UrlPath
 from .plain_values import dtype_of
 from .restoring import Restoring
@@ -131,14 +131,14 @@ class _Counting(Restoring):
 
     def _fill_now(self, target: torch.Tensor, name: str) -> None:
         if isinstance(target, XlaTensor) and can_fill(target):
-            self._count_shards(name, _sharding(target), target.dtype)
+            self._count_shards(name, sharding_of(target), target.dtype)
         else:
             uploaded = target.nbytes if isinstance(target, XlaTensor) else 0
             self._uploaded += uploaded
             self._count_read(name, other_bytes=uploaded)
 
     def _like(self, parameter: XlaTensor, name: str) -> torch.Tensor:
-        sharding = _sharding(parameter)
+        sharding = sharding_of(parameter)
         if self._is_like(parameter, name):
             self._count_shards(name, sharding, dtype_of(self.reader.tensors[name]["dtype"]))
         else:
@@ -188,7 +188,3 @@ class _Counting(Restoring):
         )
         self._peak = max(self._peak, self._kept + saved + size + other_bytes)
         return size
-
-
-def _sharding(tensor: XlaTensor) -> Sharding:
-    return annotations.current_sharding(tensor) or hardware.default_sharding()

@@ -20,6 +20,7 @@ from ...core import (
     transfer,
     user_line,
 )
+from ...mesh.hints import listed
 from ...mesh.mesh import Mesh
 from ...mesh.notes import note_idle
 from ...mesh.partition_spec import PartitionSpec
@@ -61,7 +62,7 @@ class Specs:
             if missing:
                 raise ValueError(
                     "DataLoader: expected a spec for each tensor of the batch, got none for "
-                    f"{_listed(missing)} (there are: {_listed(self._by_name)}); add them, or give "
+                    f"{listed(missing)} (there are: {listed(self._by_name)}); add them, or give "
                     "default=P(...) for all others"
                 )
 
@@ -107,10 +108,6 @@ def _fitted(spec: Any, rank: int, path: Path) -> Any:
 
 def _called(path: Path) -> str:
     return repr(name_of(path)) if path else "the batch"
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(map(repr, names)) or "none"
 
 
 class Placing:

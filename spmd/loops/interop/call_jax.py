@@ -37,6 +37,7 @@ from ...core.extend import (
     storages,
 )
 from ...tensors.annotate import on_device
+from ..recorded_call import of_tensors
 
 
 def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
@@ -68,9 +69,9 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     """
     values, tree = jax.tree.flatten(tensors)
     operands = [on_device(value, "call_jax") for value in values if isinstance(value, torch.Tensor)]
-    parts = [_TENSOR if isinstance(value, torch.Tensor) else value for value in values]
     keys = tuple(
-        part if part is _TENSOR else static_key("call_jax", "an argument", part) for part in parts
+        "" if isinstance(value, torch.Tensor) else static_key("call_jax", "an argument", value)
+        for value in values
     )
     for name, value in static.items():
         if any(isinstance(part, torch.Tensor) for part in jax.tree.flatten(value)[0]):
@@ -83,14 +84,14 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     )
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
     key = (fn, tree, keys, named, metas)
-    call = _CALLS.of(
-        key, lambda: JaxCall(fn, _flat(fn, tree, parts, static), metas, f"{fn!r}, {static}")
-    )
+
+    def called(values: list[Any]) -> Any:
+        return fn(*jax.tree.unflatten(tree, values), **static)
+
+    function = of_tensors(called, values)
+    call = _CALLS.of(key, lambda: JaxCall(fn, function, metas, f"{fn!r}, {static}"))
     result = ApplyJax.apply(call, *operands)
     return jax.tree.unflatten(call.tree, result)
-
-
-_TENSOR = object()
 
 
 def static_key(caller: str, name: str, value: Any) -> tuple[Any, ...]:
@@ -106,17 +107,6 @@ def static_key(caller: str, name: str, value: Any) -> tuple[Any, ...]:
         ) from None
     # 0.0 equals -0.0
     return type(value), repr(value) if isinstance(value, (float, complex)) else value
-
-
-def _flat(
-    fn: Callable[..., Any], tree: Any, parts: list[Any], static: dict[str, Any]
-) -> Callable[[Arrays], Any]:
-    def function(arrays: Arrays) -> Any:
-        queue = iter(arrays)
-        values = [next(queue) if part is _TENSOR else part for part in parts]
-        return fn(*jax.tree.unflatten(tree, values), **static)
-
-    return function
 
 
 _serials = itertools.count()
@@ -146,7 +136,7 @@ class JaxCall:
     its gradients."""
 
     def __init__(
-        self, fn: Any, function: Callable[[Arrays], Any], metas: tuple[Meta, ...], statics: str
+        self, fn: Any, function: Callable[..., Any], metas: tuple[Meta, ...], statics: str
     ):
         self.fn, self.function, self.metas, self.statics = fn, function, metas, statics
         self.is_wide = any(meta.struct.dtype in _WIDE for meta in metas)
@@ -167,14 +157,14 @@ class JaxCall:
         self.op = OpSpec.of(f"spmd.call_jax.{name}", foreign, self.results, metas, statics=statics)
         self.gradients: dict[tuple[bool, ...], JaxCall] = {}
 
-    def placed(self, arrays: Arrays) -> Callable[[Arrays], Any]:
+    def placed(self, arrays: Arrays) -> Callable[..., Any]:
         """The function, for operands that the compiler's walk knows; what differentiates it passes
         others to it."""
         return self.function
 
-    def _traced(self, arrays: Arrays, function: Callable[[Arrays], Any] | None = None) -> Any:
+    def _traced(self, arrays: Arrays, function: Callable[..., Any] | None = None) -> Any:
         with jax.enable_x64(self.is_wide):
-            return jax.tree.map(jnp.asarray, (function or self.placed(arrays))(arrays))
+            return jax.tree.map(jnp.asarray, (function or self.placed(arrays))(*arrays))
 
     def gradient(self, needed: tuple[bool, ...]) -> "JaxCall":
         """Returns the call (operands, cotangents of floating-point results) -> gradients of
@@ -184,7 +174,7 @@ class JaxCall:
             metas = (*self.metas, *(meta for meta in self.results if is_float(meta)))
             statics = f"vjp of {self.statics}"
             self.gradients[needed] = JaxCall(
-                self.fn, lambda a: self._pulled_back(a, indices), metas, statics
+                self.fn, lambda *a: self._pulled_back(a, indices), metas, statics
             )
         return self.gradients[needed]
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ...mesh.hints import listed
+
 Description = dict[str, Any]
 
 
@@ -111,7 +113,7 @@ def matched(description: Description, value: Any, path: str) -> list[torch.Tenso
         case {"dict": pairs}:
             keys, fields = [key for key, _ in pairs], _fields(value)
             if fields is None or set(fields) != set(keys):
-                raise _differ(path, f"a dict with the keys {_listed(keys)}", value)
+                raise _differ(path, f"a dict with the keys {listed(keys)}", value)
             parts = [(item, fields[key], f"{path}[{key!r}]") for key, item in pairs]
         case {"items": items} | {"list": items} | {"tuple": items}:
             if not isinstance(value, (list, tuple)) or len(value) != len(items):
@@ -133,12 +135,8 @@ def _differ(path: str, expected: str, value: Any) -> ValueError:
             shown = (
                 f"a {type(value).__name__}"
                 if fields is None
-                else f"the keys {_listed(list(fields))}"
+                else f"the keys {listed(list(fields))}"
             )
     return ValueError(
         f"{path}: the program was exported with {expected}, got {shown}; call it as it was exported"
     )
-
-
-def _listed(keys: Sequence[Any]) -> str:
-    return ", ".join(map(repr, keys)) or "none"

@@ -217,17 +217,12 @@ def _difference(actual: Any, expected: Any) -> str | None:
         if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return f"{ours.dtype}{list(ours.shape)} instead of {theirs.dtype}{list(theirs.shape)}"
         tolerance = TOLERANCE.get(theirs.dtype, 0)
-        finite = theirs[theirs.isfinite()].abs()
-        limit = tolerance * (1 + float(finite.max())) if tolerance and finite.numel() else tolerance
+        limit = tolerance * (1 + magnitude(theirs)) if tolerance else 0
         if not torch.allclose(ours, theirs, rtol=0, atol=limit, equal_nan=True):
             off = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
-            wide = torch.complex128 if theirs.is_complex() else torch.float64
-            worst = float(
-                (ours.to(wide) - theirs.to(wide)).abs().nan_to_num(float("inf")).where(off, 0).max()
-            )
             return (
-                f"{int(off.sum())} of {off.numel()} elements, the worst by {worst:.3g} where "
-                f"{limit:.3g} is allowed"
+                f"{int(off.sum())} of {off.numel()} elements, the worst by "
+                f"{distance(ours, theirs):.3g} where {limit:.3g} is allowed"
             )
     return None
 
@@ -243,16 +238,48 @@ def _compare_whole(result: Any, reference: Callable[..., Any], arguments: tuple[
         ) from error
     for ours, theirs in _pairs(result, expected):
         tolerance = 5 * TOLERANCE.get(theirs.dtype, 0)
-        wide = torch.complex128 if theirs.is_complex() else torch.float64
-        scale = float(theirs.to(wide).norm())
-        distance = (
-            float((ours.to(wide) - theirs.to(wide)).norm())
+        scale = float(wide(theirs).norm())
+        off = (
+            float((wide(ours) - wide(theirs)).norm())
             if ours.shape == theirs.shape
             else float("inf")
         )
-        if distance > tolerance * (scale + 1e-6):
+        if off > tolerance * (scale + 1e-6):
             raise AssertionError(
                 "check: each op agrees with the CPU, but the function's result differs by "
-                f"{distance:.3g} (norm {scale:.3g}): it reads its device, sees aliases "
+                f"{off:.3g} (norm {scale:.3g}): it reads its device, sees aliases "
                 "differently, or amplifies rounding"
             )
+
+
+# --- differences of two values -------------------------------------------------------------------
+
+
+def distance(value: torch.Tensor | None, reference: torch.Tensor | None) -> float:
+    """The largest absolute difference of two values; infinite where only one is there, is a NaN, or
+    has this shape."""
+    if value is None or reference is None or value.shape != reference.shape:
+        return float("inf")
+    if not value.numel():
+        return 0.0
+    value, reference = wide(value), wide(reference)
+    same = (value == reference) | (value.isnan() & reference.isnan())
+    return float(
+        (value - reference)
+        .abs()
+        .nan_to_num(nan=float("inf"), posinf=float("inf"))
+        .where(~same, 0.0)
+        .max()
+    )
+
+
+def magnitude(value: torch.Tensor) -> float:
+    """The largest finite absolute value."""
+    absolute = wide(value).abs()
+    finite = absolute[absolute.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def wide(value: torch.Tensor) -> torch.Tensor:
+    """The value in double precision."""
+    return value.to(torch.complex128 if value.is_complex() else torch.float64)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core import DeviceData, Sharding, messages, options
 from ...core.extend import Graph, Line, Node, OpSpec, Program, op_specs, user_lines
+from ...mesh.hints import listed
 
 _LIST = re.compile(r"\[[-\d, ]*\]")  # a shape, in the text of an op's arguments
 _ARGUMENT = re.compile(r"(?:^|, )(\w+)=")
@@ -238,7 +239,7 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
             "from now on"
         )
     if len(old.operands) != len(new.operands):
-        return f"{new.name} now reads {_listed(new.operands)}, before {_listed(old.operands)}"
+        return f"{new.name} now reads {listed(new.operands)}, before {listed(old.operands)}"
     changed = _changed_arguments(old.statics, new.statics)
     if changed:
         return (
@@ -260,15 +261,11 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
 
 def _shapes(old: OpSpec, new: OpSpec) -> str:
     if old.metas != new.metas:
-        return f"{new.name}: makes {_listed(new.metas)}, before {_listed(old.metas)}"
+        return f"{new.name}: makes {listed(new.metas)}, before {listed(old.metas)}"
     return (
         f"{new.name}: {new.statics or 'no arguments'}, before {old.statics or 'no arguments'}; or "
         "other memory"
     )
-
-
-def _listed(metas: Sequence[Any]) -> str:
-    return ", ".join(map(repr, metas))
 
 
 def _changed_arguments(old: str, new: str) -> list[tuple[str, str]]:

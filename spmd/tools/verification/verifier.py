@@ -17,6 +17,7 @@ from ...loops.body_calls import BodyCalls
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
+from ..debug.check import distance, magnitude
 from ..planning.layout import stage
 from .evidence import Compared, Verification
 from .one_run import Inputs, Layout, Name, Outcome, Runner
@@ -283,35 +284,6 @@ def _first(
         or f"{Name(row.kind, row.path)}; every op before it is equal"
     )
     return first, _repair(runner, measured, layout, row.partitioner, dtype, calls)
-
-
-def distance(value: torch.Tensor | None, reference: torch.Tensor | None) -> float:
-    """The largest absolute difference of two values; infinite where only one is there, is a NaN, or
-    has this shape."""
-    if value is None or reference is None or value.shape != reference.shape:
-        return float("inf")
-    if not value.numel():
-        return 0.0
-    wide, reference = _wide(value), _wide(reference)
-    same = (wide == reference) | (wide.isnan() & reference.isnan())
-    return float(
-        (wide - reference)
-        .abs()
-        .nan_to_num(nan=float("inf"), posinf=float("inf"))
-        .where(~same, 0.0)
-        .max()
-    )
-
-
-def magnitude(value: torch.Tensor) -> float:
-    """The largest finite absolute value."""
-    wide = _wide(value).abs()
-    finite = wide[wide.isfinite()]
-    return float(finite.max()) if finite.numel() else 0.0
-
-
-def _wide(value: torch.Tensor) -> torch.Tensor:
-    return value.to(torch.complex128 if value.is_complex() else torch.float64)
 
 
 def first_difference(reference: Outcome, narrow: Outcome, sharded_outcome: Outcome) -> str:
