@@ -108,7 +108,13 @@ SECTIONS = {
         "memory --target v5e:2x4", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True
     ),
     "layers": _section("scanned_layers --model gpt --layers 4 64 --modes auto", needs_idle=True),
-    "host": _section("host_cost --parts ops", "compiled_step", needs_idle=True),
+    "host": _section(
+        "host", "host --devices 8", "host_cost --parts ops", "compiled_step", needs_idle=True
+    ),
+    "sdxl": _section("sdxl", needs_idle=True),
+    "sdxl-tpu": _section(
+        "sdxl --targets v5e:1x1", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True
+    ),
     "start": _section("start", lines=("warm, ",), needs_idle=True),
     "generate": _section("generate --rounds 9", needs_idle=True),
     "sequences": _section(

@@ -295,7 +295,10 @@ def between_iterations(graph: Graph, sync: pass_result.Sync) -> pass_result.Outc
         return ""
     counters.add("loop_iterations", len(ends))
     return pass_result.Cut(
-        graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True
+        graph.nodes,
+        ends,
+        f"{len(ends)} iterations of a loop without a sync",
+        has_rest=ends[-1] < len(graph.nodes),
     )
 
 
@@ -307,7 +310,7 @@ def _covers(ends: list[int], length: int) -> bool:
 
 
 def _inner(ends: list[int], length: int, goes_on: bool) -> list[int]:
-    inner_cuts = ends[:-1] if goes_on or length - ends[-1] < SHORTEST else ends
+    inner_cuts = ends[:-1] if goes_on else ends
     return [cut for cut in inner_cuts if cut]
 
 

@@ -152,6 +152,53 @@ class TestTraining:
             torch.testing.assert_close(one, other.cpu(), rtol=1e-6, atol=1e-6)
 
 
+class Denoiser(nn.Module):
+    """More ops than a graph behind iterations may have in one program, and few equal layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [(8 + i % 13, 8 + i % 11) for i in range(60)]
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.LayerNorm(16), nn.Linear(16, a), nn.GELU(), nn.Linear(a, b), nn.Linear(b, 16)
+            )
+            for a, b in widths
+        )
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x) * time.cos()
+        return x
+
+
+class TestSampling:
+    """The last iteration, which a read runs, is the program of those before it."""
+
+    @pytest.mark.parametrize("tail", [False, True])
+    @torch.no_grad()
+    def test_long_iterations(self, tail: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "max_program_ops", 512)
+        torch.manual_seed(0)
+        model = Denoiser()
+        start = torch.randn(2, 16)
+
+        def sample(device: str) -> Tensor:
+            network, x = model.to(device), start.to(device) * 3.0
+            for time in torch.linspace(1, 0, 8):
+                x = x - 0.1 * network(x, time.to(device))
+            return ((x / 2).clamp(-1, 1) if tail else x).cpu()
+
+        expected = sample("cpu")
+        counts = Counts()
+        torch.testing.assert_close(sample("xla"), expected, rtol=1e-4, atol=1e-5)
+        programs, runs = counts.since()
+        assert programs <= 3 and runs <= 10, spmd.metrics.report()
+        counts = Counts()
+        torch.testing.assert_close(sample("xla"), expected, rtol=1e-4, atol=1e-5)
+        programs, runs = counts.since()
+        assert programs == 0 and runs <= 10, spmd.metrics.report()
+
+
 class TestNoLoop:
     """A graph that only looks like one stays a single program."""
 

@@ -88,7 +88,9 @@ def _devices(target: Target) -> Sequence[jax.Device]:
         return _gpus(target, num_slices, num_in_slice)
     try:
         # A chip is one device, as jax has it on real ones: a v4's two cores would else be two.
-        options = {"chip_config_name": "megacore"} if kind == "v4" else {}
+        options: dict[str, Any] = {"chip_config_name": "megacore"} if kind == "v4" else {}
+        if {*name.partition(":")[2].split("x")} == {"1"}:  # libtpu expects a host's usual four
+            options["chips_per_host_bounds"] = (1, 1, 1)
         return topologies.get_topology_desc(name, "tpu", num_slices=num_slices, **options).devices
     except (RuntimeError, ValueError) as error:
         raise ValueError(

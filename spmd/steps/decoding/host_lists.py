@@ -7,6 +7,7 @@ later sync, when the token has come: no sync waits for it. A program reads only 
 newest token of such a list, where it is.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
@@ -74,20 +75,9 @@ class HostLists:
         None."""
         if type(base) is DeviceData:
             return self.computed(op, (base,), ()) if base.host is not None else None
-        if (
-            not self.is_token_list(base)
-            or op.on_host is None
-            or op.metas[0] is not base.operands[-1].meta
-        ):
+        if not self.is_token_list(base) or op.metas[0] is not base.operands[-1].meta:
             return None
-        last, joined = base.operands[-1], base.op.on_host
-        places = [torch.full(value.meta.shape, -1) for value in base.operands[:-1]]
-        places.append(torch.arange(last.meta.numel).view(last.meta.shape))
-        return (
-            last
-            if joined and torch.equal(op.on_host(joined(places, base.numbers), ())[0], places[-1])
-            else None
-        )
+        return base.operands[-1] if _is_last_part(op, base.op, tuple(base.numbers)) else None
 
     def is_token_list(self, value: Value) -> TypeGuard[Node]:
         """True for a small list that joins integers of the host with tokens of the device."""
@@ -146,6 +136,17 @@ class HostLists:
         return bool(self.lists) and not {
             x for node in self.lists for x in node.operands
         }.isdisjoint(data)
+
+
+@functools.lru_cache(4096)
+def _is_last_part(view: OpSpec, joined: OpSpec, numbers: tuple[float | int, ...]) -> bool:
+    """True if a view of a list has what was joined to it last, in order."""
+    if view.on_host is None or joined.on_host is None:
+        return False
+    *earlier, last = joined.operands
+    places = [torch.full(meta.shape, -1, device="cpu") for meta in earlier]
+    places.append(torch.arange(last.numel, device="cpu").view(last.shape))
+    return torch.equal(view.on_host(joined.on_host(places, numbers), ())[0], places[-1])
 
 
 def _is_small(op: OpSpec) -> bool:

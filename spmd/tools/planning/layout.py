@@ -15,7 +15,17 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from ...core import DEVICE, DeviceData, Meta, Move, Sharding, XlaTensor, hardware, storage_of
+from ...core import (
+    DEVICE,
+    DeviceData,
+    Meta,
+    Move,
+    Sharding,
+    Storage,
+    XlaTensor,
+    hardware,
+    storage_of,
+)
 from ...core.extend import (
     Graph,
     Line,
@@ -369,7 +379,8 @@ class PlannedStep:
 
     rows, findings: the shardings of the models, and notes on them. sites: the modules whose
     activations have a rule; None: there are no rules. earlier: all programs of the recording. mesh:
-    None: that of the programs.
+    None: that of the programs. storages: those of the inputs, kept alive: which of these are state
+    decides what is compiled, when the modules have their own tensors again.
     """
 
     programs: list[Graph]
@@ -380,6 +391,7 @@ class PlannedStep:
     findings: list[PlanFinding]
     sites: set[str] | None
     mesh: Sharding | None = None
+    storages: Sequence[Storage | None] = ()
 
 
 def recorded_step(
@@ -413,6 +425,7 @@ def recorded_step(
         rows,
         [replace(finding, line=_read_at(finding.subject, paths, programs)) for finding in findings],
         sites,
+        storages=[data.holder and data.holder() for data in shardings],
     )
 
 

@@ -166,6 +166,34 @@ class TestAgainstARun:
         assert plan.gradients == plan.optimizer_state == 0 and plan.parameters and plan.results
 
 
+    @pytest.mark.parametrize("device", ["meta", "cpu"])
+    def test_equal_layers_of_inference(self, device: str) -> None:
+        """They are a loop in the plan as in the run, though the module is back on its device when
+        it is compiled."""
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = nn.Sequential(
+                *(nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16)) for _ in range(10))
+            )
+            x = torch.empty(4, 16)
+
+        @torch.no_grad()
+        def step(x: torch.Tensor) -> torch.Tensor:
+            return model(x)
+
+        plan = spmd.plan(step, x)
+        model = model.to_empty(device="xla") if device == "meta" else model.to("xla")
+        spmd.sync()
+        for _ in range(2):
+            result = step(torch.ones(4, 16).to("xla"))
+            spmd.sync()
+        assert result.shape == (4, 16)
+        (*_, ran) = spmd.metrics.compiles()
+        assert [iterations for iterations, _ in ran.loops] == [10]
+        assert plan.num_lowered < plan.num_ops == ran.nodes
+        assert (plan.arguments, plan.temporaries) == (ran.argument_bytes, ran.temp_bytes)
+
+
 class TestOneCompile:
     """The run of a planned step takes the plan's program."""
 

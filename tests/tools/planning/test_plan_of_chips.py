@@ -192,6 +192,22 @@ class TestTpu:
     @pytest.mark.skipif(
         importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above"
     )
+    def test_one_chip(self) -> None:
+        printed = run_script(
+            """
+            import torch, spmd
+
+            layer = torch.nn.Linear(256, 256, device="meta")
+            plan = spmd.plan(layer.forward, torch.empty(8, 256, device="meta"), target="v5e:1x1")
+            assert plan.fits and plan.cycles and not plan.collectives, plan
+            print(plan.num_devices, plan.chip)
+            """
+        )
+        assert printed.strip() == "1 TPU v5 lite"
+
+    @pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above"
+    )
     def test_slice(self) -> None:
         printed = run_script(
             """
