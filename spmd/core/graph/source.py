@@ -13,6 +13,7 @@ import sys
 import threading
 import warnings
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -94,8 +95,9 @@ class Ring:
     """The latest forward lines of one thread, by the numbers that autograd gives its nodes: in each
     thread from 0 on.
 
-    Three lists instead of one of tuples: nothing is allocated per recorded op. base: added to a
-    number, it identifies the ring; so a recorded op needs no other reference to it.
+    Three sequences instead of a list of tuples, two of them arrays of C's integers: nothing that is
+    allocated for a recorded op stays. base: added to a number, it identifies the ring; so a
+    recorded op needs no other reference to it.
     """
 
     __slots__ = ("__weakref__", "base", "codes", "instructions", "mask", "numbers")
@@ -103,9 +105,9 @@ class Ring:
     def __init__(self, size: int):
         self.base = next(_tags) << _TAG
         self.mask = size - 1
-        self.numbers: list[int] = [-1] * size
+        self.numbers = array("q", [-1]) * size
         self.codes: list[CodeType | None] = [None] * size
-        self.instructions: list[int] = [0] * size
+        self.instructions = array("i", [0]) * size
 
     def line(self, number: int) -> Line | None:
         """Returns the line of the forward op with this number, or None if the ring no longer has
