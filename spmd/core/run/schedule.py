@@ -20,7 +20,16 @@ from typing import NamedTuple
 from ..base.dtypes import is_exact
 from ..base.state import derived
 from ..graph.errors import AbstractError
-from ..graph.graph import DeviceData, Graph, Node, Value, origin, topological, value_name
+from ..graph.graph import (
+    DeviceData,
+    Graph,
+    Node,
+    Value,
+    is_unpadded,
+    origin,
+    topological,
+    value_name,
+)
 from ..graph.source import describe, user_line
 from ..passes.on_host import LARGEST
 from ..programs.program import Program
@@ -265,7 +274,9 @@ class Flow:
                 if type(operand) is DeviceData and self.last.get(operand, -1) <= index:
                     self.last.pop(operand, None)
             # Dropped operands free what they hold: the peak of a long graph is that of its parts.
-            if node not in rerunnable_nodes and node not in self._several:
+            # An unpadded view is the value of its tensor before and after the run.
+            is_run = node not in rerunnable_nodes and not is_unpadded(node)
+            if is_run and node not in self._several:
                 node.operands = ()
 
     def add_foreign_readers(self, values: Sequence[Value]) -> None:
