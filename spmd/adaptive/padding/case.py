@@ -100,22 +100,6 @@ def _number(value: float | str, dtype: Any) -> jax.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatLast:
-    """Repeats, after a dim's length, the last element before it."""
-
-    operand: int
-    dim: int
-
-    def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
-        array = operands[self.operand]
-        last = jax.lax.dynamic_slice_in_dim(array, length - 1, 1, self.dim)
-        operands[self.operand] = jnp.where(
-            _counts(array.ndim, array.shape[self.dim], self.dim, length), array, last
-        )
-        return operands
-
-
-@dataclass(frozen=True, slots=True)
 class FromBehind:
     """Makes negative indices into a dim count from its length."""
 
@@ -199,16 +183,17 @@ Instead = Callable[..., jax.Array]
 class Case:
     """An op, its operands and its results, as a rule reads them, and the fields that the rule sets.
 
-    overload; arguments: by name, tensors as the index of their operand. shapes, pads: of the
-    operands, without padding, and their padded dims. results: the shapes of the results without
-    padding; dtypes: theirs. result_pads: the padded dims of the results. prologue, numbers: the
-    steps on the operands before the op, each with a scalar argument. instead: the replacement of
-    the op, with the last of the numbers.
+    overload; arguments: by name, tensors as the index of their operand. shapes, kinds, pads: of the
+    operands, without padding, their dtypes, and their padded dims. results: the shapes of the
+    results without padding; dtypes: theirs. result_pads: the padded dims of the results. prologue,
+    numbers: the steps on the operands before the op, each with a scalar argument. instead: the
+    replacement of the op, with the last of the numbers.
     """
 
     overload: OpOverload
     arguments: dict[str, Any]
     shapes: Sequence[tuple[int, ...]]
+    kinds: Sequence[Any]
     pads: list[Pads]
     results: Sequence[tuple[int, ...]]
     dtypes: Sequence[Any]

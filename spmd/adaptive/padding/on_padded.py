@@ -117,9 +117,8 @@ def _call(lowering: lowerings.Call, op: OpSpec, pads: Sequence[Pads], begins: Pa
     shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
     dtypes = [meta.struct.dtype for meta in op.metas]
     arguments, padded = dict(lowering.arguments), [dict(pad) for pad in pads]
-    case = Case(
-        lowering.overload, arguments, shapes, padded, results, dtypes, [{} for _ in results]
-    )
+    kinds, result_pads = [meta.dtype for meta in op.operands], list[Pads]({} for _ in results)
+    case = Case(lowering.overload, arguments, shapes, kinds, padded, results, dtypes, result_pads)
     rule(case)
     call = (
         dataclasses.replace(lowering, arguments=tuple(case.arguments.items()))

@@ -20,7 +20,6 @@ from .case import (
     MaskKeys,
     Mean,
     NoRule,
-    RepeatLast,
     Words,
     padded,
     physical,
@@ -294,17 +293,20 @@ def index_add(case: Case) -> None:
 
 @padded(aten.index_put.default)
 def index_put(case: Case) -> None:
-    """The padding of added values is zero, at the first place; the padding of written values
-    repeats the last one."""
-    is_added = case.arguments.get("accumulate", False)
+    """The padding of indices is outside, where nothing is written or added."""
     values = int(case.arguments["values"])
+    indices = [i for i in case.arguments["indices"] if i is not None]
+    if any(case.kinds[i] is torch.bool for i in indices):
+        if any(case.shapes[i] != case.shapes[0] for i in indices):
+            raise NoRule("writes through a mask of some dims")
+        return elementwise(case)  # one value, where a mask is true
     words, indexed = _indexed(case)
     words[values] = indexed[len(indexed) - len(case.shapes[values]) :]
-    case.share(words, [words[0]], fill=0 if is_added else None)
-    for operand, dims in words.items() if not is_added else ():
-        for dim, word in enumerate(dims):
-            if word not in words[0] and dim in case.pads[operand]:
-                case.first(RepeatLast(operand, dim), case.length(operand, dim))
+    case.share(words, [words[0]])
+    outside = physical(case.shapes[0], case.pads[0])
+    for place, operand in enumerate(case.arguments["indices"]):
+        for dim in case.pads[operand] if operand is not None else ():
+            case.fill(operand, dim, outside[place])
 
 
 def _indexed(case: Case) -> tuple[dict[int, Words], Words]:

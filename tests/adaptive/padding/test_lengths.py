@@ -102,6 +102,18 @@ class TestOps:
             .exp()
             .sum(0)
         ),
+        "index_put of one value": lambda x: torch.ones(4, 8, device=x.device).index_put(
+            ((x[:, 0] > 0).long(),), torch.ones((), device=x.device), True
+        ),
+        "index_put of one row": lambda x: torch.ones(4, 8, device=x.device).index_put(
+            ((x[:, 0] > 0).long() - 3,), torch.ones(8, device=x.device), True
+        ),
+        "index_put of one row without adding": lambda x: torch.zeros(
+            4, 8, device=x.device
+        ).index_put(((x[:, 0] > 0).long() + 1,), torch.ones(8, device=x.device)),
+        "index_put by a mask": lambda x: (
+            (x * 2).index_put((x > 0,), torch.ones((), device=x.device)).exp().sum(0)
+        ),
         "layer norm": lambda x: F.layer_norm(x, (8,)).sum(0),
         "triangle": lambda x: (x @ x.T).tril(1).sum(),
         "cross entropy": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long()),
