@@ -165,7 +165,6 @@ class TestAgainstARun:
             plan = spmd.plan(lambda x: model(x.to("xla")), tokens())
         assert plan.gradients == plan.optimizer_state == 0 and plan.parameters and plan.results
 
-
     @pytest.mark.parametrize("device", ["meta", "cpu"])
     def test_equal_layers_of_inference(self, device: str) -> None:
         """They are a loop in the plan as in the run, though the module is back on its device when
