@@ -261,16 +261,16 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     """Returns the cuts of a graph between the iterations of a loop: of a known one, or of any that
     writes one of these values (None: of any at all).
 
-    The results of the last iteration are still referenced by the user, so that it is another
-    program than those before: while the loop `goes_on` it waits until it is not the last; else it
-    goes with the ops after it, if these are few. A call that is recorded to be replayed is cut by
-    what is in it, not by what ran before.
+    While the loop `goes_on`, the user may still refer to results of the last iteration, which would
+    make it another program than those before: it waits until it is not the last. At a sync it is a
+    program of its own, most often that of the others. A call that is recorded to be replayed is cut
+    by what is in it, not by what ran before.
     """
     symbols = [repeats.symbol(node) for node in nodes]
     for loop in _repeated_loops if observation.active_observation.value is None else ():
         ends = loop.iterations(symbols)
         if _covers(ends, len(nodes)):
-            return _inner(ends, len(nodes), goes_on)
+            return _inner(ends, goes_on)
     result = loop_in(nodes, symbols) if written is None or written else None
     if result is None:
         return []
@@ -280,7 +280,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     ):
         return []
     _repeated_loops[:] = [loop, *_repeated_loops[: _KEPT - 1]]
-    return _inner(ends, len(nodes), goes_on)
+    return _inner(ends, goes_on)
 
 
 def between_iterations(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
@@ -309,7 +309,7 @@ def _covers(ends: list[int], length: int) -> bool:
     return bool(ends) and 2 * (ends[-1] - ends[0]) >= length
 
 
-def _inner(ends: list[int], length: int, goes_on: bool) -> list[int]:
+def _inner(ends: list[int], goes_on: bool) -> list[int]:
     inner_cuts = ends[:-1] if goes_on else ends
     return [cut for cut in inner_cuts if cut]
 
