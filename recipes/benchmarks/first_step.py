@@ -1,90 +1,73 @@
-"""Print the processor seconds of the first step of small models, by what they are for, and the time
-of a later step.
+"""Print the first training steps of ten models, taken apart: recording, lowering, XLA's passes, its
+kernels, LLVM.
 
-    python recipes/benchmarks/first_step.py  # a stack of linear layers, a transformer, a UNet
+    python recipes/benchmarks/first_step.py  # ten small models of transformers and diffusers, FSDP
     python recipes/benchmarks/first_step.py --models unet --devices 1
     XLA_FLAGS=--xla_backend_optimization_level=0 python recipes/benchmarks/first_step.py
                                              # without LLVM's passes
 
 Each model is a process of its own, under FSDP where there are several devices, without the cache on
-disk. Benchmarks report; nothing here asserts a time.
+disk. The first column is processor seconds of all threads. The parts of XLA are seconds of
+`jax.profiler`'s events on the CPU, those of kernels and LLVM summed over the threads that compile
+side by side. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
 import os
 import subprocess
 import sys
+import tempfile
+from collections import Counter
 from pathlib import Path
 from time import perf_counter, process_time
 
 import torch
-from torch import nn
-from torch.nn import functional as F
+from rich.console import Console
+from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
+# isort: off
+import spmd  # before jax: it sets environment variables that XLA reads when jax is imported
+import jax
+
+# isort: on
 import fsdp
-import spmd
+from tests.models.zoo import ZOO
 
-
-class Convolutions(nn.Sequential):
-    def __init__(self, inputs: int, outputs: int) -> None:
-        layers: list[nn.Module] = []
-        for channels in (inputs, outputs):
-            layers += [
-                nn.Conv2d(channels, outputs, 3, padding=1),
-                nn.GroupNorm(4, outputs),
-                nn.SiLU(),
-            ]
-        super().__init__(*layers)
-
-
-class UNet(nn.Module):
-    """A UNet of three levels on images [N, 3, H, W]."""
-
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.down1, self.down2 = Convolutions(3, width), Convolutions(width, 2 * width)
-        self.middle = Convolutions(2 * width, 4 * width)
-        self.up2, self.up1 = Convolutions(6 * width, 2 * width), Convolutions(3 * width, width)
-        self.out = nn.Conv2d(width, 3, 1)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        first = self.down1(images)
-        second = self.down2(F.max_pool2d(first, 2))
-        middle = self.middle(F.max_pool2d(second, 2))
-        second = self.up2(torch.cat([F.interpolate(middle, scale_factor=2.0), second], 1))
-        return self.out(self.up1(torch.cat([F.interpolate(second, scale_factor=2.0), first], 1)))
-
-
-def linear() -> tuple[nn.Module, torch.Tensor]:
-    return nn.Sequential(
-        *[layer for _ in range(4) for layer in (nn.Linear(128, 128), nn.ReLU())]
-    ), torch.randn(64, 128)
-
-
-def transformer() -> tuple[nn.Module, torch.Tensor]:
-    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, 4), torch.randn(8, 32, 64)
-
-
-MODELS = {
-    "linear": linear,
-    "transformer": transformer,
-    "unet": lambda: (UNet(), torch.randn(8, 3, 32, 32)),
+MODELS = [name for name in ZOO if name != "mistral"]  # its layers are Llama's
+# By column: the events of XLA's CPU compiler whose durations it sums.
+EVENTS = {
+    "XLA": "backend_compile_and_load",
+    "HLO passes": "HLO passes",
+    "kernels": "FusionCompiler::Compile",
+    "LLVM": "JitCompiler::Compile",
 }
-COLUMNS = ("first step", "recorded", "lowered", "compiled by XLA", "later, wall ms")
+COLUMNS = ("first step", "recorded", "lowered", *EVENTS, "programs", "later, wall ms")
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
     parser.add_argument("--steps", type=int, default=20, help="later steps (default 20)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def seconds_of_events(folder: str) -> list[float]:
+    """Returns the seconds of each column of `EVENTS` in a trace."""
+    (file,) = Path(folder).rglob("*.xplane.pb")
+    seconds: Counter[str] = Counter()
+    for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                for column, prefix in EVENTS.items():
+                    if event.name.startswith(prefix):
+                        seconds[column] += event.duration_ns / 1e9  # type: ignore[assignment]
+    return [seconds[column] for column in EVENTS]
 
 
 def child(args: argparse.Namespace) -> None:
@@ -92,69 +75,68 @@ def child(args: argparse.Namespace) -> None:
     spmd.simulate(args.devices)
     spmd.config.program_cache = False
     torch.manual_seed(0)
-    module, batch = MODELS[args.models[0]]()
-    model = module.to("xla")
+    case = ZOO[args.models[0]]
+    model = case.build().to("xla")
     if args.devices > 1:
-        model = fsdp.FullyShardedDataParallel(
-            model, mesh=spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",))
-        )
-    optimizer, inputs = torch.optim.AdamW(model.parameters()), batch.to("xla")
+        mesh = spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",))
+        model = fsdp.FullyShardedDataParallel(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs = {name: x.to("xla") for name, x in case.inputs().items()}
     spmd.sync(wait=True)
 
     def record() -> None:
-        model(inputs).square().mean().backward()
+        case.loss(model, inputs)[0].backward()
         optimizer.step()
         optimizer.zero_grad()
 
     spmd.metrics.clear()
-    began = process_time()
-    record()
-    recorded = process_time() - began
-    spmd.sync(wait=True)
-    first, lowered = (
-        process_time() - began,
-        spmd.metrics.report().partition("lower: ")[2].partition(" s")[0],
-    )
-    start, spent = perf_counter(), process_time()
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            began = process_time()
+            record()
+            recorded = process_time() - began
+            spmd.sync(wait=True)
+            first = process_time() - began
+        parts = seconds_of_events(folder)
+    lowered = spmd.metrics.report().partition("lower: ")[2].partition(" s")[0]
+    compiled = spmd.metrics.num_compiles()
+    start = perf_counter()
     for _ in range(args.steps):
         record()
         spmd.sync(wait=True)
-    later, ran = (perf_counter() - start) / args.steps, (process_time() - spent) / args.steps
-    compiled = first - float(lowered) - ran  # a later step records as much
-    print(
-        "\t".join(
-            f"{value:.2f}" for value in (first, recorded, float(lowered), compiled, later * 1e3)
-        )
-    )
+    later = (perf_counter() - start) / args.steps
+    figures = (first, recorded, float(lowered), *parts)
+    print("\t".join([*(f"{value:.2f}" for value in figures), str(compiled), f"{later * 1e3:.1f}"]))
 
 
-def main() -> None:
-    args = parse()
+def main(arguments: list[str] | None = None) -> None:
+    args = parse(arguments)
     if args.child:
         child(args)
         return
-    print(f"{'processor seconds':17}" + "".join(f"{name:>18}" for name in COLUMNS))
+    table = Table(
+        title=f"First steps of small models, {args.devices} device(s), in seconds",
+        title_justify="left",
+    )
+    table.add_column("model")
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right")
+    sums = [0.0] * len(COLUMNS)
     for name in args.models:
-        flags = [
-            "--child",
-            "--models",
-            name,
-            "--devices",
-            str(args.devices),
-            "--steps",
-            str(args.steps),
-        ]
+        flags = ["--child", "--models", name, "--devices", str(args.devices)]
         printed = subprocess.run(
-            [sys.executable, __file__, *flags],
+            [sys.executable, __file__, *flags, "--steps", str(args.steps)],
             stdout=subprocess.PIPE,
             text=True,
             check=True,
             env={**os.environ, "SPMD_SLOW_COMPILE_SECONDS": "0"},
-        ).stdout
-        print(
-            f"{name:17}" + "".join(f"{value:>18}" for value in printed.strip().split("\t")),
-            flush=True,
-        )
+        ).stdout.split()
+        table.add_row(name, *printed)
+        sums = [total + float(value) for total, value in zip(sums, printed, strict=True)]
+    table.add_row("sum", *(f"{total:.2f}" for total in sums))
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

@@ -143,7 +143,14 @@ def _new_parameter(
 
 def _new_tensor(original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`Tensor.__new__`: a call with one tensor of the device returns an alias of the user's class,
-    as torch does for its own tensors."""
+    as torch does for its own tensors.
+
+    The device's class is that of parameters, too: `type(parameter)(data, requires_grad=False)`
+    makes a parameter, as accelerate does.
+    """
+    if cls is XlaTensor:
+        is_parameter = "requires_grad" in kwargs or [*map(type, args[1:])] == [bool]
+        return nn.Parameter(*args, **kwargs) if is_parameter else torch.Tensor(*args, **kwargs)
     if len(args) == 1 and isinstance(args[0], XlaTensor):
         return args[0].as_subclass(cls)
     return original(cls, *args, **kwargs)

@@ -138,6 +138,10 @@ def frozen(x: torch.Tensor) -> torch.Tensor:
         return x + 1
 
 
+def weight(device: str) -> nn.Parameter:
+    return nn.Parameter(torch.ones(3, device=device))
+
+
 TENSORS: dict[str, Callable[[str], object]] = {
     "as_subclass": plain,
     "to": lambda d: torch.arange(4.0).as_subclass(Plain).to(d),
@@ -167,6 +171,10 @@ TENSORS: dict[str, Callable[[str], object]] = {
     "its type, called": lambda d: type(plain(d))(torch.ones(2, device=d)),
     "its type, of data": lambda d: type(noted(d))([1.0]),
     "its type as a class": lambda d: torch.ones(2).as_subclass(type(plain(d))),
+    "the type of a parameter": lambda d: type(weight(d))(torch.ones(3, device=d), False),
+    "the type of a parameter, of the CPU's data": lambda d: type(weight(d))(
+        torch.ones(3), requires_grad=False
+    ),
     "plain again": lambda d: torch.ones(2, device=d).as_subclass(Silent).as_subclass(torch.Tensor),
     "image": image,
     "image, an op": lambda d: image(d) + 1,
@@ -198,7 +206,13 @@ def buffered(device: str) -> nn.Module:
 
 
 # The forms whose result is on the CPU.
-ON_CPU = ("the CPU", "moved and back", "its type, of data", "its type as a class")
+ON_CPU = (
+    "the CPU",
+    "moved and back",
+    "its type, of data",
+    "its type as a class",
+    "the type of a parameter, of the CPU's data",
+)
 CLASSES = (Plain, Image, Noted, Silent, Counting, Weight, Quantized, nn.Parameter)
 
 
