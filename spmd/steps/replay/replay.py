@@ -145,7 +145,10 @@ class Replay:
             tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written
         ]
         self._known = Known(recipe, call)
-        self._gradients = [(x, new) for x, _, new in recipe.gradients if new is not True]
+        # `Known` has seen that the others are as the call leaves them.
+        self._gradients = [
+            (x, new) for x, had, new in recipe.gradients if new is not True and (had or new)
+        ]
         watched_storages.watch(recipe.storages)
         self._data: list[Any] | None = None
         self._stores: list[Any] | None = None  # of the data, when arguments were bound
