@@ -2,12 +2,14 @@
 
     python -m recipes.benchmarks.generate                     one prompt and eight
     python -m recipes.benchmarks.generate --rounds 5 --prompts 1
+    python -m recipes.benchmarks.generate --apart             XLA on one core, Python on another
 
 A Llama in float32 with 12 layers of width 256 writes 64 tokens behind 16, greedily, on one device:
 by `generate` with a static cache, in torch on the CPU and in torch-spmd; in torch with its usual
 cache, which grows; and by `jax_decode.py`, one jitted call a token that the host reads. The sides
 alternate; figures are medians of the rounds, and their ratios of these. Tokens of all sides are
-compared.
+compared. XLA's threads are on all cores of a CPU, where they and Python slow each other; --apart
+gives XLA one core and Python another, as an accelerator would.
 """
 
 import argparse
@@ -24,7 +26,11 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-import spmd
+# isort: off
+import spmd  # before jax: it sets environment variables that XLA reads when jax is imported
+import jax
+
+# isort: on
 from recipes.benchmarks.jax_decode import Decoder, Shapes
 
 LAYERS, WIDTH, HEADS, VOCABULARY, PROMPT, TOKENS = 12, 256, 8, 2048, 16, 64
@@ -84,6 +90,14 @@ def by_hand(network: transformers.LlamaForCausalLM) -> Side:
     )
 
 
+def separate_cores() -> None:
+    """Has XLA compute on one core and this thread run on another."""
+    host, device = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, {device})
+    jax.devices()  # starts the client's threads, on the cores of this one
+    os.sched_setaffinity(0, {host})
+
+
 def seconds(side: Side, prompt: torch.Tensor) -> tuple[float, torch.Tensor]:
     """The seconds of a call, and its tokens."""
     started = time.perf_counter()
@@ -101,7 +115,10 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=5, help="timed calls of each side (default 5)"
     )
+    parser.add_argument("--apart", action="store_true", help="XLA on one core, Python on another")
     options = parser.parse_args()
+    if options.apart:
+        separate_cores()
     transformers.utils.logging.set_verbosity_error()
     sides = {
         "torch": by_generate(model(), "cpu"),
