@@ -68,7 +68,7 @@ class Capture(ClosedOver):
             stack.enter_context(SYNC_LOCK)
             stack.enter_context(LOCK)
             stack.enter_context(_unwatched(self.name, self._see))
-            self._num_live = len(storages.LIVE)
+            self._num_live, self._num_read = len(storages.LIVE), len(storages.READ)
             self._begin()
             stack.callback(self._leave)
             self.draws = stack.enter_context(seed.iteration())
@@ -158,6 +158,7 @@ class Capture(ClosedOver):
         their value."""
         self._end()
         self._log.undo()
+        storages.drop_reads(self._num_read)  # a gather inside may wait for a stand-in
         reads.next_generation()
         recorded_since = [
             storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None

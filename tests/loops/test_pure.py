@@ -3,6 +3,7 @@ call."""
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from support import check
 from torch import Tensor, nn
 
+import fsdp
 import spmd
 from spmd.core.base.pace import pace
 
@@ -114,6 +116,31 @@ class TestFunction:
         check(weight.grad, 2 * expected.grad)
         assert spmd.get_sharding(weight.grad) == spmd.get_sharding(weight)
         assert str(spmd.get_sharding(made)) == str(spmd.get_sharding(given))
+
+    def test_closed_over_fsdp(self, mesh8: spmd.Mesh) -> None:
+        """A gather that waits for a value of the recorded body is gone with it."""
+        torch.manual_seed(0)
+        blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3)))
+        plain = copy.deepcopy(blocks)
+        sharded = fsdp.FullyShardedDataParallel(
+            blocks.to("xla"),
+            mesh=mesh8,
+            auto_wrap_policy=partial(fsdp.size_based_auto_wrap_policy, min_num_params=200),
+        )
+        pure = spmd.assume_pure(lambda x: sharded(x))
+        optimizers = [torch.optim.SGD(net.parameters(), 0.1) for net in (plain, sharded)]
+        for _ in range(3):
+            x = torch.randn(8, 16)
+            inputs = spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))
+            losses = [plain(x).square().mean(), pure(inputs).square().mean()]
+            for loss, optimizer in zip(losses, optimizers, strict=True):
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            spmd.sync()
+            check(losses[1], losses[0])
+        for actual, expected in zip(sharded.parameters(), plain.parameters(), strict=True):
+            check(actual, expected)
 
 
 class TestDraws:

@@ -305,6 +305,13 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
     READ[:] = remaining
 
 
+def drop_reads(since: int) -> None:
+    """Drops the values that views have cached since `READ` had this length."""
+    for view, *_ in READ[since:]:
+        view.value, view.stamp = None, -1
+    del READ[since:]
+
+
 def _has_waited(value: Value, ran: Collection[Node]) -> bool:
     """True for a value of these ops that depends on more than its storage's data: `reads.renew`
     made it wait for other ops, whose data may be overwritten by now."""
