@@ -115,8 +115,9 @@ SECTIONS = {
     "sdxl-tpu": _section(
         "sdxl --targets v5e:1x1", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True
     ),
+    "first-step": _section("first_step", needs_idle=True),
     "start": _section("start", lines=("warm, ",), needs_idle=True),
-    "generate": _section("generate --rounds 9", needs_idle=True),
+    "generate": _section("generate --rounds 9", "generate --rounds 9 --apart", needs_idle=True),
     "sequences": _section(
         "sequences --rows 2-layers 2-layers-float32 8b --sides ours jax",
         rows=_OF_A_PLAN,
