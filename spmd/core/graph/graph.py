@@ -4,7 +4,6 @@ body."""
 from collections.abc import (
     Callable,
     Collection,
-    Container,
     Hashable,
     Iterable,
     Iterator,
@@ -123,24 +122,7 @@ def value_name(value: Value) -> Name:
 def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
     """Returns every node that the roots need, as recorded, and their device data in the order of
     first use."""
-    # A stack of its own and no recursion: a graph is as deep as a step is long, which Python's
-    # stack is not.
-    visited: set[Value] = set()
-    nodes: list[Node] = []
-    stack = list(roots)
-    while stack:
-        value = stack.pop()
-        if type(value) is TupleElement:
-            value = value.node
-        if value in visited:
-            continue
-        visited.add(value)
-        if type(value) is Node:
-            nodes.append(value)
-            stack.extend(value.operands)
-    # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order
-    # their roots are.
-    nodes.sort(key=_serial)
+    nodes = up_to(roots, ())
     inputs = [operand for node in nodes for operand in node.operands if type(operand) is DeviceData]
     return nodes, list(dict.fromkeys(inputs))
 
@@ -298,7 +280,7 @@ class Graph:
         """
         key: list[Hashable] = [*flags(), self.donated, self.mesh]
         key.extend(self.shardings)
-        key.extend(_wiring(self.nodes, self.inputs, self.roots))
+        key.extend(wiring(self.nodes, self.inputs, self.roots))
         key += [tuple(self.pinned), self.stack_groups, self.stacked]
         return tuple(key)
 
@@ -359,7 +341,7 @@ class Region:
     @property
     def encoded(self) -> str:
         """The key of the region, as text (see `op.encode`), without the scalar arguments."""
-        return digest(_wiring(self.nodes, self.inputs, self.roots))
+        return digest(wiring(self.nodes, self.inputs, self.roots))
 
 
 def between(roots: Sequence[Value], sources: Iterable[Value], *, since: int = 0) -> list[Node]:
@@ -368,19 +350,27 @@ def between(roots: Sequence[Value], sources: Iterable[Value], *, since: int = 0)
     return up_to(roots, {value_name(value) for value in sources}, since=since)
 
 
-def up_to(roots: Sequence[Value], names: Container[Name], *, since: int = 0) -> list[Node]:
+def up_to(roots: Sequence[Value], names: Collection[Name], *, since: int = 0) -> list[Node]:
     """Returns the nodes that the roots need, as `between` does, up to the values of these names
     (`value_name`)."""
     # No nodes from before `since`: values that existed when a body began are read from outside of
-    # it.
+    # it. A stack of its own and no recursion: a graph is as deep as a step is long, which Python's
+    # stack is not.
     visited: set[Node] = set()
     stack = list(roots)
     while stack:
         value = stack.pop()
-        node = None if value_name(value) in names else origin(value)
-        if node is not None and node not in visited and node.serial >= since:
+        node = value.node if type(value) is TupleElement else value
+        if (
+            type(node) is Node
+            and node not in visited
+            and node.serial >= since
+            and not (names and value_name(value) in names)
+        ):
             visited.add(node)
             stack.extend(node.operands)
+    # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order
+    # their roots are.
     return sorted(visited, key=_serial)
 
 
@@ -399,7 +389,7 @@ def depending(
     return nodes
 
 
-def _wiring(
+def wiring(
     nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]
 ) -> list[Hashable]:
     """Returns the ops, the operands of each, and the roots, all by position."""

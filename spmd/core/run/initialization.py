@@ -1,21 +1,25 @@
 """Initialization of state: initial values run first, sharded, and the first step shares its program
 with later ones."""
 
+import itertools
 import math
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from types import CodeType
 
 from ..base.state import active_observation
 from ..graph.graph import (
     DeviceData,
     Graph,
+    Name,
     Node,
-    TupleElement,
     Value,
     depending,
     origin,
     topological,
+    up_to,
+    value_name,
+    wiring,
 )
 from ..graph.source import Line
 from ..programs import cache
@@ -138,15 +142,14 @@ def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> d
     # the initial value is the one that the rest of the step reads first; where nothing reads it,
     # the last from before the step.
     step = impure([storage.value for storage in storages])
-    read = _first_read(
-        storages, {value for values in candidates.values() for value in values}, step
-    )
+    names = set(map(value_name, itertools.chain(*candidates.values())))
+    read = _first_read(storages, names, step)
     step_begin = next(map(value_serial, step), (math.inf, 0))
     initial = {}
     for storage, values in candidates.items():
         before_step = [value for value in values if value_serial(value) < step_begin]
         initial[storage] = next(
-            (value for value in values if value in read), (before_step or values)[-1]
+            (value for value in values if value_name(value) in read), (before_step or values)[-1]
         )
     return initial
 
@@ -213,14 +216,9 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
         if inputs or not visited.isdisjoint(nodes):
             return [list(initial)]
         visited.update(nodes)
-        node_index = {node: index for index, node in enumerate(nodes)}
-        wiring = tuple(
-            (node.op, tuple(_value_index(operand, node_index) for operand in node.operands))
-            for node in nodes
-        )
         # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no
         # part of the program.
-        kind = wiring, _value_index(value, node_index), pinned_sharding(storage, mesh)
+        kind = (*wiring(nodes, (), [value]), pinned_sharding(storage, mesh))
         num_distinct += 0 if kind in kinds else len(nodes)
         kinds.setdefault(kind, []).append((storage, value))
     if len(visited) - num_distinct <= _MOST_EXCESS_OPS:
@@ -230,13 +228,6 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
     for values in kinds.values():
         by_number.setdefault(len(values), []).append(values)
     return [list(row) for columns in by_number.values() for row in zip(*columns, strict=True)]
-
-
-def _value_index(value: Value, node_index: dict[Node, int]) -> tuple[int, int]:
-    """The index of the op that makes a value, and the index of its result."""
-    if type(value) is TupleElement:
-        return node_index[value.node], value.index
-    return node_index[value], 0  # type: ignore[index]
 
 
 def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
@@ -249,23 +240,14 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
 
 
 def _first_read(
-    storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]
-) -> set[Value]:
-    """The candidates that ops of the step read, directly or through other initial values."""
-    read: set[Value] = set()
-    visited: set[Value] = set()
+    storages: Sequence[Storage], candidates: Collection[Name], step: dict[Node, None]
+) -> set[Name]:
+    """The names of the values that ops of the step read, directly or through initial values other
+    than the candidates."""
     # From the step's values back to the candidates, and not behind these.
-    stack = [storage.value for storage in storages if origin(storage.value) in step]
-    while stack:
-        value = stack.pop()
-        if value in candidates:
-            read.add(value)
-        elif type(value) is TupleElement:
-            stack.append(value.node)
-        elif type(value) is Node and value not in visited:
-            visited.add(value)
-            stack.extend(value.operands)
-    return read
+    values = [storage.value for storage in storages if origin(storage.value) in step]
+    operands = [node.operands for node in up_to(values, candidates)]
+    return set(map(value_name, itertools.chain(values, *operands)))
 
 
 def _constant(value: Value) -> float | None:
