@@ -26,7 +26,7 @@ from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
 from . import stored
-from .compiler import agree_on, compile_graph
+from .compiler import agree_on, aliasing_stack, compile_graph
 from .log_entry import assign
 from .program import PROGRAM_READERS, Program, Requested
 
@@ -95,7 +95,7 @@ def _complete(graph: Graph) -> Graph:
         # A group is donated if each of its donated rows has a replacement.
         kinds = {(graph.inputs[i].meta.struct, graph.shardings[i]) for i in group}
         assert len(kinds) == 1, "rows have one meta and one sharding"
-        result_stack = _aliasing_stack(graph, group) if any(donated[i] for i in group) else None
+        result_stack = aliasing_stack(graph, group) if any(donated[i] for i in group) else None
         if result_stack is None:
             for i in group:
                 donated[i] = False
@@ -136,18 +136,6 @@ def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[i
             kind = graph.inputs[i].meta.struct, graph.shardings[i]
             donated[i] = unaliased_results[kind] > 0
             unaliased_results[kind] -= 1
-
-
-def _aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
-    """Returns the stack that takes a group's memory: for each row the root index of its
-    replacement, or ~i for input i itself; None if a donated row has no replacement."""
-    root_indices = []
-    for i in group:
-        root_index = graph.onto[i] if graph.donated[i] else ~i
-        if root_index is None:
-            return None
-        root_indices.append(root_index)
-    return tuple(root_indices)
 
 
 def _can_stack(graph: Graph, root_indices: Sequence[int]) -> bool:
