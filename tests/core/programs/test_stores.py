@@ -133,7 +133,7 @@ class TestShapes:
         layers = Layers(mesh8, *shape)
         self.is_trained(layers)
         (store,) = layers.stores()
-        assert store.placed().shape == (LAYERS, -(-shape[0] // 8) * 8, *shape[1:])
+        assert store.buffer.shape == (LAYERS, -(-shape[0] // 8) * 8, *shape[1:])
 
     def test_scalars(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(*WHERE, partial(alike, least=1))
@@ -156,7 +156,7 @@ class TestShapes:
             for value in values
         ]
         store = Store.of(leaves, sharding)
-        assert store.placed().sharding.memory_kind == "pinned_host"
+        assert store.buffer.sharding.memory_kind == "pinned_host"
         alone = DeviceData(leaves[0].meta, buffer=leaves[0].placed()[0], sharding=sharding)
         leaves[1] = alone
         store.put(1, alone)
