@@ -60,12 +60,6 @@ def are_maps_scarce() -> bool:
 Form = Callable[[Graph, bool], Graph]
 
 
-def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
-    """Returns the graph as it is, whether or not it may be scanned: only inputs that are in a store
-    already are rows of a stack."""
-    return graph
-
-
 def grouped(
     graph: Graph, form: Form, *, may_scan: bool = True
 ) -> tuple[Graph, list[int], tuple[StackGroup, ...]]:
@@ -247,9 +241,7 @@ def find(graph: Graph, programs: GraphPrograms | None = None) -> Program | None:
 
 
 @collected_later()
-def program_for(
-    graph: Graph, name: str, line: Line, form: Form = ungrouped, why_not: str = ""
-) -> Program:
+def program_for(graph: Graph, name: str, line: Line, form: Form, why_not: str = "") -> Program:
     """Returns the compiled program of a graph: from the cache, from the disk, or compiled now.
 
     form: called before the compilation; groups inputs and results into stacks. why_not: for the
@@ -295,7 +287,7 @@ def program_for(
 
 
 @collected_later()
-def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
+def planned_for(graph: Graph, line: Line, form: Form) -> Program:
     """Returns the program that a run of a graph has or would have: compiled if neither the cache
     nor the disk has it, and kept for that run. No counter and no line of the compile log mentions
     it until then. The mesh need not be on this machine.

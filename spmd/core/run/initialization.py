@@ -22,7 +22,6 @@ from ..graph.graph import (
     wiring,
 )
 from ..graph.source import Line
-from ..programs import cache
 from ..record.storage import Storage, value_serial
 from ..sharding.value import Sharding
 from . import executables
@@ -89,7 +88,7 @@ def initialize_state(
             else:
                 # Other threads may record meanwhile: their ops still read the recorded values.
                 executables.compile_unlocked(graph, "init", line)
-                outputs = executables.run(cache.program_for(graph, "init", line), graph)
+                outputs = executables.run(executables.program_for(graph, "init", line), graph)
             initialized.update(zip((node for _, node in part), outputs, strict=True))
     for node in topological([storage.value for storage in (*storages, *foreign_storages)])[0]:
         node.operands = tuple(initialized.get(operand, operand) for operand in node.operands)
