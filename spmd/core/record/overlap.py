@@ -130,14 +130,9 @@ def _overlap(operand: XlaTensor, target: XlaTensor, *, reads_late: bool) -> bool
     return begin < target_end and target_begin < end
 
 
+@functools.lru_cache(4096)
 def fills_memory(meta: Meta) -> bool:
     """True if a tensor's elements fill a part of memory without gaps or overlaps; true for a tensor
     without elements."""
-    dense_stride = 1
-    for stride, size in sorted(
-        (stride, size) for stride, size in zip(meta.strides, meta.shape, strict=True) if size != 1
-    ):
-        if stride != dense_stride and meta.numel:
-            return False
-        dense_stride *= size
-    return True
+    memory = torch.empty_strided(meta.shape, meta.strides, device="meta")
+    return not meta.numel or torch.ops.aten.is_non_overlapping_and_dense(memory)
