@@ -389,6 +389,24 @@ def depending(
     return nodes
 
 
+def components(nodes: Sequence[Node]) -> list[set[Node]]:
+    """Returns ops in order as disjoint sets, in the order of their first ops; a set reads only data
+    and results of its own ops."""
+    set_of: dict[Node, set[Node]] = {}
+    for node in nodes:
+        joined = {node}
+        makers = [maker for maker in map(origin, node.operands) if maker in set_of]
+        for component in {id(set_of[maker]): set_of[maker] for maker in makers}.values():
+            # The smaller set is added to the larger one, or many small unions would take quadratic
+            # time.
+            if len(component) > len(joined):
+                joined, component = component, joined
+            joined |= component
+            set_of.update(dict.fromkeys(component, joined))
+        set_of[node] = joined
+    return list({id(members): members for members in set_of.values()}.values())
+
+
 def wiring(
     nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]
 ) -> list[Hashable]:
@@ -411,6 +429,25 @@ def wiring(
                 key.append(position[operand])
     key.append(tuple([_operand_code(root, position) for root in roots]))
     return key
+
+
+def stretch_wiring(nodes: Sequence[Node]) -> tuple[list[Hashable], list[Name]]:
+    """Returns the operands of ops, equal for isomorphic stretches of them: results by position,
+    values from outside by number, below 0; and the names of the latter by number."""
+    position: dict[Value, int] = {}
+    outside: dict[Name, int] = {}
+    operands: list[Hashable] = []
+    for index, node in enumerate(nodes):
+        position[node] = index
+        for operand in node.operands:
+            owner = operand.node if type(operand) is TupleElement else operand
+            operands.append(
+                _operand_code(operand, position)
+                if owner in position
+                # In the order of first reads.
+                else ~outside.setdefault(value_name(operand), len(outside))
+            )
+    return operands, list(outside)
 
 
 def flags() -> tuple[Hashable, ...]:
