@@ -10,7 +10,6 @@ from types import CodeType
 from ..base.state import active_observation
 from ..graph.graph import (
     DeviceData,
-    Graph,
     Name,
     Node,
     Value,
@@ -27,7 +26,7 @@ from ..sharding.value import Sharding
 from . import executables
 from .pjrt import transfer
 from .recording import recording
-from .schedule import check_here, home_of, mesh_homes, meshes_met, pinned_sharding, sharding_over
+from .schedule import check_here, home_of, mesh_homes, meshes_met, pinned_sharding
 
 Initial = tuple[Storage, Value]
 
@@ -80,7 +79,7 @@ def initialize_state(
             if observing is not None:
                 observing.filled[initialized[node]] = constant
         for part in _programs(computed, mesh):
-            graph = _graph_of(part, mesh)
+            graph = executables.graph_of([(value, storage) for storage, value in part], mesh)
             if plan is not None:
                 # A plan compiles the program of initial values as a run does, and has no data of
                 # it.
@@ -227,15 +226,6 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
     for values in kinds.values():
         by_number.setdefault(len(values), []).append(values)
     return [list(row) for columns in by_number.values() for row in zip(*columns, strict=True)]
-
-
-def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
-    """The graph of initial values over a mesh; nothing is donated."""
-    roots = [value for _, value in initial]
-    nodes, inputs = topological(roots)
-    pinned = [pinned_sharding(storage, mesh) for storage, _ in initial]
-    shardings = [sharding_over(device_data, mesh) for device_data in inputs]
-    return Graph(nodes, inputs, shardings, roots, pinned, (False,) * len(inputs), mesh)
 
 
 def _first_read(
