@@ -95,17 +95,15 @@ def _complete(graph: Graph) -> Graph:
                 donated[i] = False
         else:
             paired_stacks.append(result_stack)
-    in_groups = {i for group in graph.stack_groups for i in group}
-    single_targets = {
-        graph.onto[i] for i, is_donated in enumerate(donated) if is_donated and i not in in_groups
-    }
+    # Those of rows are in the stacks, too.
+    single_targets = {graph.onto[i] for i, is_donated in enumerate(donated) if is_donated}
     aliased_indices = single_targets.union(
         index for root_indices in paired_stacks for index in root_indices
     )
     unpaired_stacks = [
         root_indices
         for root_indices in graph.stacked
-        if aliased_indices.isdisjoint(root_indices) and _can_stack(graph, root_indices)
+        if aliased_indices.isdisjoint(root_indices) and graph.pinned[root_indices[0]] is not None
     ]
     stacked = (*paired_stacks, *unpaired_stacks)
     _undonate_unusable(
@@ -124,20 +122,12 @@ def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[i
         for index, (root, sharding) in enumerate(zip(graph.roots, graph.pinned, strict=True))
         if index not in aliased_indices
     )
-    in_groups = {i for group in graph.stack_groups for i in group}
+    # A donated row has a replacement (see `_complete`), and is none of these.
     for i, is_donated in enumerate(donated):
-        if is_donated and graph.onto[i] is None and i not in in_groups:
+        if is_donated and graph.onto[i] is None:
             kind = graph.inputs[i].meta.struct, graph.shardings[i]
             donated[i] = unaliased_results[kind] > 0
             unaliased_results[kind] -= 1
-
-
-def _can_stack(graph: Graph, root_indices: Sequence[int]) -> bool:
-    """True if roots can be one stack: equal metas and equal requested shardings."""
-    meta, sharding = graph.roots[root_indices[0]].meta, graph.pinned[root_indices[0]]
-    return sharding is not None and all(
-        graph.roots[i].meta is meta and graph.pinned[i] is sharding for i in root_indices
-    )
 
 
 def _group_summary(graph: Graph) -> str:
