@@ -24,8 +24,6 @@ FEWEST_OPS = 8
 
 def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]:
     """Returns the loops of a graph, in order; they do not overlap."""
-    if len(nodes) < FEWEST_OPS:
-        return []
     position = {node: i for i, node in enumerate(nodes)}
     # Ops as numbers: as they are and, where some have a dynamic start, with all starts equal.
     symbols = [numbered([node.op for node in nodes])]

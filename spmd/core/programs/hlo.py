@@ -296,20 +296,15 @@ def _unknown(number: int, index: int | None) -> Scalar:
     raise UnknownError
 
 
+@dataclass(eq=False)
 class _Reader:
     """Computes scalars of one computation. parameter: returns a parameter by its number, or its
     value at an index."""
 
-    def __init__(
-        self,
-        module: Module,
-        computation: Computation,
-        parameter: Callable[[int, int | None], Scalar],
-    ):
-        self.module = module
-        self.computation = computation
-        self.parameter = parameter
-        self.known: dict[tuple[str, int | None], Scalar] = {}
+    module: Module
+    computation: Computation
+    parameter: Callable[[int, int | None], Scalar]
+    known: dict[tuple[str, int | None], Scalar] = field(default_factory=dict)
 
     def root(self, index: int | None = None) -> Scalar:
         return self.value(self.computation.lines[-1].name, index)

@@ -111,10 +111,7 @@ def byte_range(meta: Meta) -> tuple[int, int]:
     """The range of bytes from a tensor's first element to its last."""
     if not meta.numel:
         return 0, 0
-    last = meta.offset + sum(
-        (size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)
-    )
-    return meta.offset * meta.dtype.itemsize, (last + 1) * meta.dtype.itemsize
+    return meta.offset * meta.dtype.itemsize, meta.make().untyped_storage().nbytes()
 
 
 def _overlap(operand: XlaTensor, target: XlaTensor, *, reads_late: bool) -> bool:
