@@ -29,12 +29,9 @@ from ..annotations import MESHES
 from ..infer import bind, check_complex, new_op, run_on_meta
 from ..lowerings import Call
 from ..overlap import check_targets
-from ..overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
+from ..overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, aten, fill, is_foreach
 from ..tensor import XlaTensor
 from ..views import ViewRule
-
-aten = torch.ops.aten
-
 
 # --- lowering -------------------------------------------------------------------------------------
 
