@@ -11,6 +11,11 @@ from spmd.core.run import executables
 WHERE = (executables, "form")
 
 
+def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
+    """Groups nothing: only inputs that are in a store already are rows of a stack."""
+    return graph
+
+
 def alike(graph: Graph, may_scan: bool = True, *, least: int = 2) -> Graph:
     """Groups the inputs of one meta and sharding that are overwritten by results of equal ops, and
     the results that overwrite nothing."""

@@ -31,7 +31,8 @@ from spmd.core.programs import cache
 from spmd.core.record.storage import LIVE, pending
 from spmd.core.record.tensor import abstract
 from spmd.core.run import executables
-from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.executables import graph_of
+from spmd.core.run.execute import roots_of
 from spmd.core.run.schedule import meshes_met
 from spmd.ops import attention
 from spmd.ops.kernels import splash

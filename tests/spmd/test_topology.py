@@ -24,7 +24,8 @@ from spmd.core.programs.compiler import lower_graph
 from spmd.core.record.storage import LIVE, pending
 from spmd.core.record.tensor import abstract
 from spmd.core.run import executables
-from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.executables import graph_of
+from spmd.core.run.execute import roots_of
 from spmd.core.run.schedule import meshes_met
 
 TARGET = "cpu:64"

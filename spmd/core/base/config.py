@@ -461,12 +461,13 @@ def requested_hardware() -> Hardware:
         raise ValueError(f"PJRT_DEVICE={kind!r}: expected one of {', '.join(platforms)}")
     count, num_gpus = (_whole_number(f"{name}_NUM_DEVICES", least=1) for name in ("CPU", "GPU"))
     first = (_whole_number("LOCAL_RANK") or 0) * (num_gpus or 0)
-    forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     return Hardware(
         platform=None
         if os.environ.get("JAX_PLATFORMS") or kind is None
         else platforms[kind.upper()],
-        num_cpu_devices=None if forced or os.environ.get("JAX_NUM_CPU_DEVICES") else count,
+        num_cpu_devices=None
+        if forced_cpu_devices() is not None or os.environ.get("JAX_NUM_CPU_DEVICES")
+        else count,
         gpus=None
         if num_gpus is None or os.environ.get("JAX_CUDA_VISIBLE_DEVICES")
         else (*range(first, first + num_gpus),),

@@ -1,6 +1,6 @@
 """torch dtypes and JAX dtypes, in both directions, and nothing else."""
 
-import math
+import functools
 
 import ml_dtypes
 import numpy as np
@@ -39,36 +39,17 @@ def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
         ) from None
 
 
-def _range_of(dtype: torch.dtype) -> tuple[float, float]:
-    """The least and the largest Python number that torch converts to a dtype."""
-    if dtype.is_complex or dtype.is_floating_point:
-        return torch.finfo(dtype).min, torch.finfo(dtype).max
-    limits = torch.iinfo(dtype)
-    # torch accepts a negative number for a large unsigned one.
-    return (limits.min if dtype.is_signed else -limits.max), limits.max
-
-
-_RANGES = {dtype: _range_of(dtype) for dtype in TORCH_TO_NUMPY if dtype is not torch.bool}
-
-
+@functools.lru_cache(4096, typed=True)
 def check_fits(name: str, number: complex, dtype: torch.dtype) -> None:
     """Raises RuntimeError, as torch does, for a Python number outside the range of the dtype that
     it is to fill."""
-    if dtype not in _RANGES:
-        return
-    if isinstance(number, complex):
-        if dtype.is_complex or number.imag == 0:
-            return
-    else:
-        low, high = _RANGES[dtype]
-        if type(number) is float and not dtype.is_signed:
-            # A float must not be negative for an unsigned dtype; an int may (see `_range_of`).
-            low = 0
-        if low <= number <= high or (
-            not is_exact(dtype) and (number != number or abs(number) == math.inf)
-        ):
-            return
-    raise RuntimeError(f"{name}: value {number} cannot be converted to {dtype} without overflow")
+    try:
+        # With one element torch would take any number for a narrow float.
+        torch.full((2,), number, dtype=dtype, device="cpu")
+    except RuntimeError:
+        raise RuntimeError(
+            f"{name}: value {number} cannot be converted to {dtype} without overflow"
+        ) from None
 
 
 def is_exact(dtype: torch.dtype) -> bool:

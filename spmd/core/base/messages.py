@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -45,7 +46,8 @@ def _line(text: str) -> str:
 
 def fitted(text: str, spare: int = 0) -> str:
     """Returns a text as one line, shortened to leave this number of the terminal's columns free."""
-    return shortened(_line(text), width() - spare)
+    room = max(width() - spare, len(_END))
+    return textwrap.shorten(_line(text), room, placeholder=_END, break_on_hyphens=False)
 
 
 def print_line(text: str, kind: str, *, is_whole: bool = False) -> None:
@@ -77,15 +79,3 @@ def width() -> int:
         with contextlib.suppress(OSError, ValueError):  # no file of the system
             columns = os.get_terminal_size(sys.stderr.fileno()).columns
     return columns or _WIDTH
-
-
-def shortened(text: str, room: int) -> str:
-    """Returns a text cut to this number of characters, between words where possible.
-
-    >>> shortened("a long line", 9), shortened("a long line", 8)
-    ('a long...', 'a...')
-    """
-    if len(text) <= room:
-        return text
-    cut = max(room - len(_END), 0)
-    return (text[:cut] if text[cut] == " " else text[:cut].rpartition(" ")[0] or text[:cut]) + _END

@@ -104,9 +104,12 @@ def keep(digest: str, header: dict[str, str], encode: Callable[[], bytes]) -> No
 
 def _private_content(name: str, folder: int) -> bytes:
     """Returns the content of a private regular file, else b""; marks the file as used now."""
-    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        status = os.fstat(file)
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+
+    with open(name, "rb", opener=opener) as file:
+        status = os.fstat(file.fileno())
         if (
             not stat.S_ISREG(status.st_mode)
             or not is_private(status)
@@ -114,11 +117,8 @@ def _private_content(name: str, folder: int) -> bytes:
         ):
             return b""
         with contextlib.suppress(OSError):  # a read-only disk
-            os.utime(file)
-        with open(file, "rb", closefd=False) as opened:
-            return opened.read()
-    finally:
-        os.close(file)
+            os.utime(file.fileno())
+        return file.read()
 
 
 def _checked(content: bytes, header: dict[str, str]) -> bytes | None:

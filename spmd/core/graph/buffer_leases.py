@@ -55,7 +55,7 @@ class _Lent:
     def nbytes(self) -> int:
         """The bytes on the devices of this process."""
         array = self.ref()
-        return 0 if array is None else _bytes(array)
+        return 0 if array is None else bytes_here(array)
 
 
 # Reentrant, as a collection inside may run a user's `__del__`, which reads a tensor.
@@ -65,7 +65,8 @@ LENT: dict[int, _Lent] = {}  # by the array's id
 READERS = Lender()  # reads that are over soon, and other libraries, which never give back
 
 
-def _bytes(array: jax.Array) -> int:
+def bytes_here(array: jax.Array) -> int:
+    """Returns the bytes of an array on devices of this process."""
     shard_shape, devices = (
         array.sharding.shard_shape(array.shape),
         array.sharding.addressable_devices,

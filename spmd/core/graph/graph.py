@@ -4,7 +4,6 @@ body."""
 from collections.abc import (
     Callable,
     Collection,
-    Container,
     Hashable,
     Iterable,
     Iterator,
@@ -123,24 +122,7 @@ def value_name(value: Value) -> Name:
 def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
     """Returns every node that the roots need, as recorded, and their device data in the order of
     first use."""
-    # A stack of its own and no recursion: a graph is as deep as a step is long, which Python's
-    # stack is not.
-    visited: set[Value] = set()
-    nodes: list[Node] = []
-    stack = list(roots)
-    while stack:
-        value = stack.pop()
-        if type(value) is TupleElement:
-            value = value.node
-        if value in visited:
-            continue
-        visited.add(value)
-        if type(value) is Node:
-            nodes.append(value)
-            stack.extend(value.operands)
-    # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order
-    # their roots are.
-    nodes.sort(key=_serial)
+    nodes = up_to(roots, ())
     inputs = [operand for node in nodes for operand in node.operands if type(operand) is DeviceData]
     return nodes, list(dict.fromkeys(inputs))
 
@@ -298,7 +280,7 @@ class Graph:
         """
         key: list[Hashable] = [*flags(), self.donated, self.mesh]
         key.extend(self.shardings)
-        key.extend(_wiring(self.nodes, self.inputs, self.roots))
+        key.extend(wiring(self.nodes, self.inputs, self.roots))
         key += [tuple(self.pinned), self.stack_groups, self.stacked]
         return tuple(key)
 
@@ -359,7 +341,7 @@ class Region:
     @property
     def encoded(self) -> str:
         """The key of the region, as text (see `op.encode`), without the scalar arguments."""
-        return digest(_wiring(self.nodes, self.inputs, self.roots))
+        return digest(wiring(self.nodes, self.inputs, self.roots))
 
 
 def between(roots: Sequence[Value], sources: Iterable[Value], *, since: int = 0) -> list[Node]:
@@ -368,19 +350,27 @@ def between(roots: Sequence[Value], sources: Iterable[Value], *, since: int = 0)
     return up_to(roots, {value_name(value) for value in sources}, since=since)
 
 
-def up_to(roots: Sequence[Value], names: Container[Name], *, since: int = 0) -> list[Node]:
+def up_to(roots: Sequence[Value], names: Collection[Name], *, since: int = 0) -> list[Node]:
     """Returns the nodes that the roots need, as `between` does, up to the values of these names
     (`value_name`)."""
     # No nodes from before `since`: values that existed when a body began are read from outside of
-    # it.
+    # it. A stack of its own and no recursion: a graph is as deep as a step is long, which Python's
+    # stack is not.
     visited: set[Node] = set()
     stack = list(roots)
     while stack:
         value = stack.pop()
-        node = None if value_name(value) in names else origin(value)
-        if node is not None and node not in visited and node.serial >= since:
+        node = value.node if type(value) is TupleElement else value
+        if (
+            type(node) is Node
+            and node not in visited
+            and node.serial >= since
+            and not (names and value_name(value) in names)
+        ):
             visited.add(node)
             stack.extend(node.operands)
+    # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order
+    # their roots are.
     return sorted(visited, key=_serial)
 
 
@@ -399,7 +389,25 @@ def depending(
     return nodes
 
 
-def _wiring(
+def components(nodes: Sequence[Node]) -> list[set[Node]]:
+    """Returns ops in order as disjoint sets, in the order of their first ops; a set reads only data
+    and results of its own ops."""
+    set_of: dict[Node, set[Node]] = {}
+    for node in nodes:
+        joined = {node}
+        makers = [maker for maker in map(origin, node.operands) if maker in set_of]
+        for component in {id(set_of[maker]): set_of[maker] for maker in makers}.values():
+            # The smaller set is added to the larger one, or many small unions would take quadratic
+            # time.
+            if len(component) > len(joined):
+                joined, component = component, joined
+            joined |= component
+            set_of.update(dict.fromkeys(component, joined))
+        set_of[node] = joined
+    return list({id(members): members for members in set_of.values()}.values())
+
+
+def wiring(
     nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]
 ) -> list[Hashable]:
     """Returns the ops, the operands of each, and the roots, all by position."""
@@ -421,6 +429,25 @@ def _wiring(
                 key.append(position[operand])
     key.append(tuple([_operand_code(root, position) for root in roots]))
     return key
+
+
+def stretch_wiring(nodes: Sequence[Node]) -> tuple[list[Hashable], list[Name]]:
+    """Returns the operands of ops, equal for isomorphic stretches of them: results by position,
+    values from outside by number, below 0; and the names of the latter by number."""
+    position: dict[Value, int] = {}
+    outside: dict[Name, int] = {}
+    operands: list[Hashable] = []
+    for index, node in enumerate(nodes):
+        position[node] = index
+        for operand in node.operands:
+            owner = operand.node if type(operand) is TupleElement else operand
+            operands.append(
+                _operand_code(operand, position)
+                if owner in position
+                # In the order of first reads.
+                else ~outside.setdefault(value_name(operand), len(outside))
+            )
+    return operands, list(outside)
 
 
 def flags() -> tuple[Hashable, ...]:

@@ -3,6 +3,7 @@
 # Why metas are interned: an aten call is looked up by those of its operands, and one object
 # compares faster than shapes, strides and dtypes. There are few: a model has some hundred.
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -29,9 +30,7 @@ class Meta:
         self.dtype = dtype
         self.strides = strides
         self.offset = offset
-        self.numel = 1
-        for dim in shape:
-            self.numel *= dim
+        self.numel = math.prod(shape)
         self.struct = jax.ShapeDtypeStruct(shape, to_numpy_dtype(dtype))
         self.layout = self
         # An op does not depend on a view's offset, nor on gaps: each view would else be another

@@ -50,10 +50,7 @@ class Lowering:
     """
 
     regions: ClassVar[Any] = ()
-
-    @property
-    def elements(self) -> "tuple[Part, ...]":
-        return ()
+    elements: ClassVar[Any] = ()
 
     def lower(
         self, op: "OpSpec", operands: Arrays, numbers: Arrays, layouts: Layouts
@@ -120,16 +117,18 @@ class OpSpec:
     def __post_init__(self) -> None:
         # Made once, when an op is met for the first time: later calls find their spec by a plan of
         # the call.
-        parts = (
-            self.name,
-            self.lowering,
-            self.metas,
-            self.operands,
-            self.numbers,
-            self.sharding,
-            self.constant,
+        self.encoded = digest(
+            (
+                self.name,
+                self.lowering,
+                self.metas,
+                self.operands,
+                self.numbers,
+                self.sharding,
+                self.constant,
+                self.layout,
+            )
         )
-        self.encoded = digest((*parts, self.layout))
 
     @staticmethod
     def of(

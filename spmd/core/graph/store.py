@@ -333,8 +333,8 @@ def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
     ]
     if len(parts) == 1:
         return parts[0]
-    shards = dict(itertools.chain.from_iterable(_shards(part).items() for part in parts))
-    return _of_shards(shards, (len(padded), *rows[0].shape), sharding.behind_rows())
+    shards = dict(itertools.chain.from_iterable(shards_by_device(part).items() for part in parts))
+    return from_shards(shards, (len(padded), *rows[0].shape), sharding.behind_rows().jax)
 
 
 def stack_program(count: int, sharding: Sharding) -> SmallProgram:
@@ -356,10 +356,12 @@ def with_row(stack: jax.Array, index: int, row: jax.Array, sharding: Sharding) -
     sharding: of a row."""
     block, block_row = block_of(sharding, stack.shape[0], index)
     shape = (stack.shape[0] // len(sharding.blocks()), *stack.shape[1:])
-    shards, shardings = _shards(stack), [sharding.behind_rows(), sharding]
+    shards, shardings = shards_by_device(stack), [sharding.behind_rows(), sharding]
     part = _run(write_row, [stack, row], shardings, shape, block.behind_rows(), np.int32(block_row))
     return (
-        part if block is sharding else _of_shards(shards | _shards(part), stack.shape, shardings[0])
+        part
+        if block is sharding
+        else from_shards(shards | shards_by_device(part), stack.shape, shardings[0].jax)
     )
 
 
@@ -373,27 +375,29 @@ def block_of(sharding: Sharding, num_rows: int, row_index: int) -> tuple[Shardin
 
 def _spread(buffer: jax.Array, block: Sharding, sharding: Sharding) -> jax.Array:
     """Copies a row from the devices of its block to all devices of its sharding."""
-    shards, devices = _shards(buffer), device_order(block.jax)
+    shards, devices = shards_by_device(buffer), device_order(block.jax)
     copies: dict[jax.Device, jax.Array] = {}
     for target in sharding.blocks():
         for device, source in zip(device_order(target.jax), devices, strict=True):
             single = SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
             copies[device] = jax.device_put(shards[source], single)
-    return _of_shards(copies, buffer.shape, sharding)
+    return from_shards(copies, buffer.shape, sharding.jax)
 
 
-def _shards(array: jax.Array) -> dict[jax.Device, jax.Array]:
+def shards_by_device(array: jax.Array) -> dict[jax.Device, jax.Array]:
+    """Returns the shards of an array on devices of this process."""
     return {shard.device: shard.data for shard in array.addressable_shards}
 
 
-def _of_shards(
-    shards: Mapping[jax.Device, jax.Array], shape: tuple[int, ...], sharding: Sharding
+def from_shards(
+    shards: Mapping[jax.Device, jax.Array],
+    shape: tuple[int, ...],
+    sharding: jax.sharding.Sharding,
 ) -> jax.Array:
     """Returns the array of this shape whose shards are on these devices of this process."""
-    named = sharding.jax
-    order = [device for device in device_order(named) if device in shards]
+    order = [device for device in device_order(sharding) if device in shards]
     return jax.make_array_from_single_device_arrays(
-        shape, named, [shards[device] for device in order]
+        shape, sharding, [shards[device] for device in order]
     )
 
 
@@ -444,7 +448,7 @@ def _run(
             )
         # A program over the devices of this process alone, which another process need not run at
         # the same time.
-        shards = list(map(_shards, arrays))
+        shards = list(map(shards_by_device, arrays))
         devices = tuple(device for device in device_order(named) if device in shards[0])
         local = [
             _joined([shards_of_array[device] for device in devices], devices)
@@ -458,7 +462,7 @@ def _run(
             *local,
             *numbers,
         )
-        return _of_shards(_shards(result), shape, sharding)
+        return from_shards(shards_by_device(result), shape, named)
 
 
 def _launch(

@@ -466,12 +466,7 @@ def _draws(lowering: Loop, op: OpSpec) -> Sequence[tuple[int, int]]:
     ]
 
 
-def _root_of(node: Node, index: int) -> Value:
-    assert isinstance(node.op.lowering, Loop)
-    return node.op.lowering.root_of(index)
-
-
-SHARDED_AS[FOUND_LOOP] = _root_of
+SHARDED_AS[FOUND_LOOP] = lambda node, index: node.op.lowering.root_of(index)  # type: ignore[attr-defined]
 
 
 def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "") -> OpSpec:

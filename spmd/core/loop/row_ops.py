@@ -96,15 +96,13 @@ class WaitForAll(Lowering):
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
         """Returns the operands, the arrays on the device behind one barrier."""
-        result = list(operands)
         arrays = {
             index: value
             for index, value in enumerate(operands)
             if not isinstance(value, StackRow) and space_of(value) == DEVICE
         }
-        for index, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
-            result[index] = array
-        return tuple(result)
+        awaited = dict(zip(arrays, wait_for_all(tuple(arrays.values())), strict=True))
+        return tuple(awaited.get(index, value) for index, value in enumerate(operands))
 
 
 TAKE_ROWS |= {PutRow, WaitForAll}

@@ -147,13 +147,11 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
 
 def fetched(values: Sequence[Made], indices: Sequence[int], layouts: Layouts) -> list[Made]:
     """Returns the values, with those at these indices in device memory (see `rows_on_device`)."""
-    result = list(values)
     near_values = rows_on_device(
         [values[index] for index in indices], [layouts[index] for index in indices]
     )
-    for index, near_value in zip(indices, near_values, strict=True):
-        result[index] = near_value
-    return result
+    near_value = dict(zip(indices, near_values, strict=True))
+    return [near_value.get(index, value) for index, value in enumerate(values)]
 
 
 def scalars(values: Sequence[Made]) -> jax.Array:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from ..base.config import config
 from ..base.pace import pace
 from ..base.tables import Bounded
-from ..graph.graph import Graph, Name, Node, Value, origin, result_index, value_name
+from ..graph.graph import Graph, Node, origin, result_index, stretch_wiring
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import node_line
@@ -144,16 +144,16 @@ class _Wiring:
 
     def __init__(self, nodes: Sequence[Node], symbols: Sequence[OpSpec]):
         position = {node: index for index, node in enumerate(nodes)}
+        self.nodes = nodes
         self.symbols = symbols
         self.ops_before = list(
             itertools.accumulate((len(spec.lowering.elements) or 1 for spec in symbols), initial=0)
         )
-        self.operands = [[_read(operand, position) for operand in node.operands] for node in nodes]
         self.last_read = [0] * len(nodes)
-        for index, operands in enumerate(self.operands):
-            for result, *_ in operands:
-                if result is not None:
-                    self.last_read[result] = index
+        for index, node in enumerate(nodes):
+            for maker in map(origin, node.operands):
+                if maker is not None:
+                    self.last_read[position[maker]] = index
 
     def num_ops(self, start: int, stop: int) -> int:
         """Returns the number of ops of a stretch to compile, those of a list one by one."""
@@ -164,25 +164,11 @@ class _Wiring:
         their program."""
         kinds: _Kinds = {}
         for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
-            kind: list[Hashable] = []
-            outside: dict[object, int] = {}
-            for index in range(start, stop):
-                kind.append((self.symbols[index], self.last_read[index] >= stop))
-                for maker_index, result, name in self.operands[index]:
-                    if maker_index is not None and maker_index >= start:
-                        kind.append((maker_index - start, result))
-                    else:
-                        # Values from outside are numbered below 0, in the order of their first
-                        # reads.
-                        kind.append(~outside.setdefault(name, len(outside)))
-            kinds.setdefault(tuple(kind), []).append((start, stop))
+            operands, _ = stretch_wiring(self.nodes[start:stop])
+            are_read = [last_read >= stop for last_read in self.last_read[start:stop]]
+            kind = (*self.symbols[start:stop], *are_read, *operands)
+            kinds.setdefault(kind, []).append((start, stop))
         return kinds
-
-
-def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Name]:
-    """Returns (index of the op that computes a value, or None for data; result index; name)."""
-    maker = origin(value)
-    return None if maker is None else position[maker], result_index(value), value_name(value)
 
 
 def _by_line(nodes: Sequence[Node], length: int) -> list[int]:

@@ -159,8 +159,6 @@ def late_values(graph: Graph) -> dict[Node, _Hoisted]:
     """Returns the late values of each loop with a carry that are smaller than their operands:
     computed after the loop, they would keep the operands alive."""
     loops = [(index, node) for index, node in enumerate(graph.nodes) if _has_carry(node)]
-    if not loops:
-        return {}
     outside = {node for node in graph.nodes if node.op.name != FOUND_LOOP}
     readers = _readers(graph, outside)
     hoisted = {}

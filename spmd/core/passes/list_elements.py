@@ -12,7 +12,16 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..graph.graph import Graph, Name, Node, Value, origin, result_index, results, value_name
+from ..graph.graph import (
+    Graph,
+    Name,
+    Node,
+    Value,
+    components,
+    results,
+    stretch_wiring,
+    value_name,
+)
 from ..graph.op import Part
 from ..graph.rewrite import Rewrite, Rule, rewrite
 from ..graph.store import full_stores
@@ -56,9 +65,7 @@ def is_split(node: Node) -> bool:
 def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]:
     """Returns the chains of elements of consecutive list ops, each of the elements that read each
     other's results; and by the name of a list op's result the element's result."""
-    # A chain has the number of its first element; `number_of` has the chain's number by element.
-    chains: dict[int, Chain] = {}
-    number_of: dict[Node | None, int] = {}
+    elements: dict[Node, Element] = {}
     by_name: dict[Name, Value] = {}
     for list_op in run:
         for part in list_op.op.lowering.elements:
@@ -70,24 +77,11 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
             node = Node(
                 part.op, operands, numbers, list_op.code, list_op.instruction, list_op.sequence
             )
-            # Joins the chains that this element reads from, under the lowest of their numbers.
-            read_chain_numbers = sorted(
-                {number_of[maker] for maker in map(origin, operands) if maker in number_of}
-            )
-            chain_number = read_chain_numbers[0] if read_chain_numbers else len(number_of)
-            chain = chains.setdefault(chain_number, [])
-            for number in read_chain_numbers[1:]:
-                chain += chains.pop(number)
-            chain.append(Element(node, list_op, part))
-            number_of |= dict.fromkeys(
-                [element.node for element in chain] if read_chain_numbers[1:] else [node],
-                chain_number,
-            )
-            by_name |= zip(chain[-1].names(), results(node), strict=True)
-    order = {list_op: index for index, list_op in enumerate(run)}
+            elements[node] = Element(node, list_op, part)
+            by_name |= zip(elements[node].names(), results(node), strict=True)
     return [
-        sorted(chains[number], key=lambda element: order[element.list_op])
-        for number in sorted(chains)
+        [elements[node] for node in sorted(members, key=lambda node: node.serial)]
+        for members in components(list(elements))
     ], by_name
 
 
@@ -183,25 +177,11 @@ def _wiring(
 ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...], list[int]]:
     """Returns the wiring of a chain; for each value that it reads from outside, the stack of which
     the value is a row, or the value's name; and the rows of those in stacks."""
-    # An operand from the chain is wired by (element index, result index); one from outside by its
-    # number in the order of first reads, which isomorphic chains share.
-    element_index: dict[Node | None, int] = {}
-    outside_number: dict[Name, int] = {}
-    wiring: list[Hashable] = []
-    for index, element in enumerate(chain):
-        wiring.append((element.list_op, element.node.op, len(element.part.numbers)))
-        for operand in element.node.operands:
-            maker_index = element_index.get(origin(operand))
-            name = value_name(operand)
-            wiring.append(
-                outside_number.setdefault(name, len(outside_number))
-                if maker_index is None
-                else (maker_index, result_index(operand))
-            )
-        element_index[element.node] = index
-    stacks = tuple(positions[name][0] if name in positions else name for name in outside_number)
-    rows = [positions[name][1] for name in outside_number if name in positions]
-    return tuple(wiring), stacks, rows
+    operands, outside = stretch_wiring([element.node for element in chain])
+    ops = [(element.list_op, element.node.op, len(element.part.numbers)) for element in chain]
+    stacks = tuple(positions[name][0] if name in positions else name for name in outside)
+    rows = [positions[name][1] for name in outside if name in positions]
+    return (*ops, *operands), stacks, rows
 
 
 def _put(

@@ -24,8 +24,6 @@ FEWEST_OPS = 8
 
 def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]:
     """Returns the loops of a graph, in order; they do not overlap."""
-    if len(nodes) < FEWEST_OPS:
-        return []
     position = {node: i for i, node in enumerate(nodes)}
     # Ops as numbers: as they are and, where some have a dynamic start, with all starts equal.
     symbols = [numbered([node.op for node in nodes])]
@@ -163,13 +161,12 @@ def _wiring(
 def _isomorphic_runs(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
     """Yields runs of isomorphic iterations as (first, stop), with the iteration before if it may
     begin the loop."""
-    first = 0
-    while first < len(wiring):
-        stop = first + 1
-        while stop < len(wiring) and wiring[stop] == wiring[first]:
-            stop += 1
-        yield first - bool(first and _may_begin(wiring[first - 1], wiring[first])), stop
-        first = stop
+    for _, run in itertools.groupby(range(len(wiring)), key=wiring.__getitem__):
+        first, *others = run
+        yield (
+            first - bool(first and _may_begin(wiring[first - 1], wiring[first])),
+            first + len(others) + 1,
+        )
 
 
 def _may_begin(first: tuple[_Wired, ...], second: tuple[_Wired, ...]) -> bool:

@@ -26,7 +26,7 @@ from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
 from . import stored
-from .compiler import agree_on, compile_graph
+from .compiler import agree_on, aliasing_stack, compile_graph
 from .log_entry import assign
 from .program import PROGRAM_READERS, Program, Requested
 
@@ -60,12 +60,6 @@ def are_maps_scarce() -> bool:
 Form = Callable[[Graph, bool], Graph]
 
 
-def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
-    """Returns the graph as it is, whether or not it may be scanned: only inputs that are in a store
-    already are rows of a stack."""
-    return graph
-
-
 def grouped(
     graph: Graph, form: Form, *, may_scan: bool = True
 ) -> tuple[Graph, list[int], tuple[StackGroup, ...]]:
@@ -95,23 +89,21 @@ def _complete(graph: Graph) -> Graph:
         # A group is donated if each of its donated rows has a replacement.
         kinds = {(graph.inputs[i].meta.struct, graph.shardings[i]) for i in group}
         assert len(kinds) == 1, "rows have one meta and one sharding"
-        result_stack = _aliasing_stack(graph, group) if any(donated[i] for i in group) else None
+        result_stack = aliasing_stack(graph, group) if any(donated[i] for i in group) else None
         if result_stack is None:
             for i in group:
                 donated[i] = False
         else:
             paired_stacks.append(result_stack)
-    in_groups = {i for group in graph.stack_groups for i in group}
-    single_targets = {
-        graph.onto[i] for i, is_donated in enumerate(donated) if is_donated and i not in in_groups
-    }
+    # Those of rows are in the stacks, too.
+    single_targets = {graph.onto[i] for i, is_donated in enumerate(donated) if is_donated}
     aliased_indices = single_targets.union(
         index for root_indices in paired_stacks for index in root_indices
     )
     unpaired_stacks = [
         root_indices
         for root_indices in graph.stacked
-        if aliased_indices.isdisjoint(root_indices) and _can_stack(graph, root_indices)
+        if aliased_indices.isdisjoint(root_indices) and graph.pinned[root_indices[0]] is not None
     ]
     stacked = (*paired_stacks, *unpaired_stacks)
     _undonate_unusable(
@@ -130,32 +122,12 @@ def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[i
         for index, (root, sharding) in enumerate(zip(graph.roots, graph.pinned, strict=True))
         if index not in aliased_indices
     )
-    in_groups = {i for group in graph.stack_groups for i in group}
+    # A donated row has a replacement (see `_complete`), and is none of these.
     for i, is_donated in enumerate(donated):
-        if is_donated and graph.onto[i] is None and i not in in_groups:
+        if is_donated and graph.onto[i] is None:
             kind = graph.inputs[i].meta.struct, graph.shardings[i]
             donated[i] = unaliased_results[kind] > 0
             unaliased_results[kind] -= 1
-
-
-def _aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
-    """Returns the stack that takes a group's memory: for each row the root index of its
-    replacement, or ~i for input i itself; None if a donated row has no replacement."""
-    root_indices = []
-    for i in group:
-        root_index = graph.onto[i] if graph.donated[i] else ~i
-        if root_index is None:
-            return None
-        root_indices.append(root_index)
-    return tuple(root_indices)
-
-
-def _can_stack(graph: Graph, root_indices: Sequence[int]) -> bool:
-    """True if roots can be one stack: equal metas and equal requested shardings."""
-    meta, sharding = graph.roots[root_indices[0]].meta, graph.pinned[root_indices[0]]
-    return sharding is not None and all(
-        graph.roots[i].meta is meta and graph.pinned[i] is sharding for i in root_indices
-    )
 
 
 def _group_summary(graph: Graph) -> str:
@@ -259,9 +231,7 @@ def find(graph: Graph, programs: GraphPrograms | None = None) -> Program | None:
 
 
 @collected_later()
-def program_for(
-    graph: Graph, name: str, line: Line, form: Form = ungrouped, why_not: str = ""
-) -> Program:
+def program_for(graph: Graph, name: str, line: Line, form: Form, why_not: str = "") -> Program:
     """Returns the compiled program of a graph: from the cache, from the disk, or compiled now.
 
     form: called before the compilation; groups inputs and results into stacks. why_not: for the
@@ -307,7 +277,7 @@ def program_for(
 
 
 @collected_later()
-def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
+def planned_for(graph: Graph, line: Line, form: Form) -> Program:
     """Returns the program that a run of a graph has or would have: compiled if neither the cache
     nor the disk has it, and kept for that run. No counter and no line of the compile log mentions
     it until then. The mesh need not be on this machine.

@@ -17,6 +17,7 @@ from ..base.config import config
 from ..base.jax_private import ir
 from ..graph.graph import Graph, Port, pack_numbers
 from ..graph.source import Line, describe, node_line
+from ..graph.store import StackGroup
 from ..lower.build import argument_struct, build
 from ..lower.lower import Choices
 from ..run.pjrt import processes
@@ -224,8 +225,14 @@ def alias_by_memory(graph: Graph, module: ir.Module) -> None:
 
 
 def _aliased_roots(graph: Graph, port: Port) -> object:
-    """Returns the index, or the stack group, of the roots that take an argument's memory (see
-    `Graph.stacked`)."""
+    """Returns the index, or the stack group, of the roots that take an argument's memory."""
     if isinstance(port.indices, int):
         return graph.onto[port.indices]
-    return tuple(graph.onto[index] if graph.donated[index] else ~index for index in port.indices)
+    return aliasing_stack(graph, port.indices)
+
+
+def aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
+    """Returns the stack that takes a group's memory (see `Graph.stacked`): for each row the root
+    index of its replacement, or ~i for input i itself; None if a donated row has no replacement."""
+    root_indices = [graph.onto[i] if graph.donated[i] else ~i for i in group]
+    return None if None in root_indices else tuple(root_indices)  # type: ignore[arg-type]

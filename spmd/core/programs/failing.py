@@ -8,7 +8,7 @@ import jax
 import torch
 
 from ..base import in_flight
-from ..graph.graph import Graph, Node, walk
+from ..graph.graph import Graph, walk
 from ..graph.source import node_line
 from ..lower.lower import LoweringError
 from ..run.pjrt import devices
@@ -50,14 +50,14 @@ def with_nodes(graph: Graph, program: Program, error: RuntimeError) -> RuntimeEr
     XLA does not report which callback raised: it may be any op with one.
     """
     index = _index(program, str(error))
-    calling = [node for node in graph.nodes if _may_call_python(node)] if program.calls_host else []
+    calling = [
+        node
+        for node in (graph.nodes if program.calls_host else ())
+        if any(inner.op.name.startswith("spmd.call_jax") for inner in walk([node]))
+    ]
     error.nodes = calling or graph.nodes  # type: ignore[attr-defined]
     error.node = None if index is None else graph.nodes[index]  # type: ignore[attr-defined]
     return error
-
-
-def _may_call_python(node: Node) -> bool:
-    return any(inner.op.name.startswith("spmd.call_jax") for inner in walk([node]))
 
 
 def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:

@@ -179,11 +179,11 @@ class Module:
     def _count(self) -> None:
         """Follows the calls from the entry computation; the body of a loop is counted once for each
         iteration."""
-        order = self._callers_first()
         self.computations[self.entry].count = 1
         self.computations[self.entry].is_inner = False
-        # Callers come first, so that a computation's own count is complete.
-        for computation in order:
+        # Callers come first, so that a computation's own count is complete: the text of a program
+        # has each computation behind those that it calls.
+        for computation in reversed(self.computations.values()):
             for line in computation.lines:
                 if not line.called or line.opcode.endswith(("-done", "-update")):
                     continue  # counted with their start
@@ -193,23 +193,6 @@ class Module:
                     called.count += computation.count * (iterations + (kind == "condition"))
                     called.caller = called.caller or (computation, line)
                     called.is_inner &= computation.is_inner or line.opcode not in _PLAIN_CALLS
-
-    def _callers_first(self) -> list[Computation]:
-        """Returns every computation that the entry reaches, callers before those that they call."""
-        reached: dict[str, None] = {}
-        stack: list[tuple[str, bool]] = [(self.entry, False)]
-        while stack:
-            name, are_callees_done = stack.pop()
-            if are_callees_done:
-                reached[name] = None
-            elif name not in reached:
-                stack.append((name, True))
-                stack += [
-                    (callee, False)
-                    for line in self.computations[name].lines
-                    for _, callee in line.called
-                ]
-        return [self.computations[name] for name in reversed(reached)]
 
     def iterations(self, computation: Computation, loop: Instruction) -> int:
         """Returns the trip count of a loop; of an unknown one (see `unknown`) that of its scope, or
@@ -313,20 +296,15 @@ def _unknown(number: int, index: int | None) -> Scalar:
     raise UnknownError
 
 
+@dataclass(eq=False)
 class _Reader:
     """Computes scalars of one computation. parameter: returns a parameter by its number, or its
     value at an index."""
 
-    def __init__(
-        self,
-        module: Module,
-        computation: Computation,
-        parameter: Callable[[int, int | None], Scalar],
-    ):
-        self.module = module
-        self.computation = computation
-        self.parameter = parameter
-        self.known: dict[tuple[str, int | None], Scalar] = {}
+    module: Module
+    computation: Computation
+    parameter: Callable[[int, int | None], Scalar]
+    known: dict[tuple[str, int | None], Scalar] = field(default_factory=dict)
 
     def root(self, index: int | None = None) -> Scalar:
         return self.value(self.computation.lines[-1].name, index)

@@ -219,8 +219,7 @@ def compile_right(
     text = lowered.as_text()
     # Patterns seen before XLA's passes need one compilation; those seen after them need a second.
     rows_in_lowered = [row for row in rows if row.in_lowered(lowered, text)]
-    if rows_in_lowered:
-        options = _avoiding(rows_in_lowered, options)
+    options = _avoiding(rows_in_lowered, options)
     try:
         executable = compile_lowered(lowered, options)
     except jax.errors.JaxRuntimeError as error:

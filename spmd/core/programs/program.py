@@ -435,8 +435,6 @@ def options_of(graph: Graph) -> dict[str, str | float]:
     """Returns the options of `config.compiler_options`: 'auto' expands to the options the program
     needs; explicit options override it."""
     option_texts = config.compiler_options.split()
-    if option_texts == [_NEEDED]:
-        return _needed_options(graph)
     options = dict(_parsed(word) for word in option_texts if word != _NEEDED)
     return {**_needed_options(graph), **options} if _NEEDED in option_texts else options
 

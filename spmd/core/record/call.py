@@ -34,7 +34,7 @@ from .calls.lists import in_groups, op_for
 from .infer import new_op, reads_default_dtype
 from .memory_formats import refuse_tensor
 from .overlap import check_operands, elements_overlap
-from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue, written
+from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue, aten, written
 from .reads import operand, operand_of
 from .record import NOWHERE, at_once, backward_line, graph_task, record, record_here
 from .resolve import PLANS, plan_of
@@ -43,8 +43,6 @@ from .tensor import XlaTensor, alias, tensors_of, wrap
 from .threads import enter_thread
 from .view_rebase import follow
 from .views import View, read, write
-
-aten = torch.ops.aten
 
 Key = list[Hashable]  # of an op: what of its arguments is static
 Numbers = list[float | int]

@@ -49,8 +49,6 @@ from .refusals import refusal
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
 
-aten = torch.ops.aten
-
 # Under a default dtype of bfloat16, an integer times a complex number is complex64 on the CPU; the
 # meta kernel of torch 2.15, written in Python, returns bcomplex32, which neither earlier versions
 # nor XLA have.

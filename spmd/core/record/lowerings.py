@@ -191,20 +191,31 @@ def _contains_function(lowering: Call) -> bool:
 
 @starts.register
 def _start(lowering: Call, op: OpSpec) -> tuple[OpSpec, int] | None:
-    """The op with its dynamic start as a scalar argument, and that start; None for a call without
-    one."""
+    """`with_dynamic_start` of a call."""
     shapes = [meta.shape for meta in op.operands]
-    move_and_start = move_of(
-        lowering.overload, dict(lowering.arguments), shapes, op.metas[0].struct
+    return with_dynamic_start(
+        op,
+        move_of(lowering.overload, dict(lowering.arguments), shapes, op.metas[0].struct),
+        "iii" if lowering.rule.wants_draw else "i",
     )
+
+
+def with_dynamic_start(
+    op: OpSpec, move_and_start: tuple[Move, int] | None, numbers: str
+) -> tuple[OpSpec, int] | None:
+    """The op with its start as a scalar argument, the first of these kinds, and that start; None
+    for an op without one."""
     if move_and_start is None:
         return None
     move, start = move_and_start
-    kinds = "iii" if lowering.rule.wants_draw else "i"
-    new = OpSpec.of(
-        op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}"
-    )
-    return new, start
+    return OpSpec.of(
+        op.name,
+        DynamicStart(move),
+        op.metas,
+        op.operands,
+        numbers=numbers,
+        statics=f"moving, {move}",
+    ), start
 
 
 @draws_of.register

@@ -111,10 +111,7 @@ def byte_range(meta: Meta) -> tuple[int, int]:
     """The range of bytes from a tensor's first element to its last."""
     if not meta.numel:
         return 0, 0
-    last = meta.offset + sum(
-        (size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)
-    )
-    return meta.offset * meta.dtype.itemsize, (last + 1) * meta.dtype.itemsize
+    return meta.offset * meta.dtype.itemsize, meta.make().untyped_storage().nbytes()
 
 
 def _overlap(operand: XlaTensor, target: XlaTensor, *, reads_late: bool) -> bool:
@@ -130,14 +127,9 @@ def _overlap(operand: XlaTensor, target: XlaTensor, *, reads_late: bool) -> bool
     return begin < target_end and target_begin < end
 
 
+@functools.lru_cache(4096)
 def fills_memory(meta: Meta) -> bool:
     """True if a tensor's elements fill a part of memory without gaps or overlaps; true for a tensor
     without elements."""
-    dense_stride = 1
-    for stride, size in sorted(
-        (stride, size) for stride, size in zip(meta.strides, meta.shape, strict=True) if size != 1
-    ):
-        if stride != dense_stride and meta.numel:
-            return False
-        dense_stride *= size
-    return True
+    memory = torch.empty_strided(meta.shape, meta.strides, device="meta")
+    return not meta.numel or torch.ops.aten.is_non_overlapping_and_dense(memory)

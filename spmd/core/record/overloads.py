@@ -208,15 +208,9 @@ def parameters_of(overload: OpOverload, without: Collection[str] = ()) -> list[t
 
 def kind_of(overload: OpOverload) -> str:
     """The kind of an overload by the aliases in its schema: MUTATION, VIEW or FUNCTION."""
-    schema = overload._schema
-    if any(
-        argument.alias_info is not None and argument.alias_info.is_write
-        for argument in schema.arguments
-    ):
+    if overload._schema.is_mutable:
         return MUTATION
-    if any(returned.alias_info is not None for returned in schema.returns):
-        return VIEW
-    return FUNCTION
+    return VIEW if overload.is_view else FUNCTION
 
 
 @functools.cache

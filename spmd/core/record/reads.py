@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import torch
 
 from ..graph.graph import Node, Value, is_data, results
 from ..graph.meta import Meta
@@ -34,7 +33,7 @@ from ..sharding.buckets import EvenCut, cut_of, gather
 from ..sharding.constrain import constrain, near, wait_for_all
 from ..sharding.value import Sharding
 from .annotations import annotate, mark_op
-from .record import NOWHERE, graph_task, record, record_here
+from .record import NOWHERE, autograd_node, graph_task, record, record_here
 from .storage import LOCK, Storage
 from .tensor import XlaTensor, tensors_of, wrap
 from .threads import enter_thread
@@ -55,9 +54,6 @@ def next_generation() -> int:
     global generation
     generation += 1
     return generation
-
-
-_autograd_node = torch._C._current_autograd_node
 
 
 class Read(View):
@@ -143,7 +139,7 @@ class Reads:
 
     def _by_forward(self) -> Read | None:
         """The read of a backward op: the shortest context around its forward op."""
-        node = _autograd_node()
+        node = autograd_node()
         number = -1 if node is None else node._sequence_nr()
         spans = [
             (end - first, first, read) for read in self.known.values() for first, end in read.spans

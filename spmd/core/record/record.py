@@ -49,7 +49,7 @@ class AtOnce(Protocol):
 at_once = PerThread[AtOnce | None](None)
 
 graph_task = torch._C._current_graph_task_id
-_autograd_node = torch._C._current_autograd_node
+autograd_node = torch._C._current_autograd_node
 _next_sequence = torch._C._autograd._get_sequence_nr
 
 
@@ -77,7 +77,7 @@ def record_here(
     number = -1
     if task != -1:
         code, instruction = backward_line(task)
-        forward = _autograd_node()
+        forward = autograd_node()
         sequence = -1 if forward is None else THREADS.backward.base + forward._sequence_nr()
     else:
         code, instruction = place_of(frame)

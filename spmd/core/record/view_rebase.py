@@ -107,7 +107,7 @@ def replace_data(tensor: Any, new: Any) -> None:
             renewed.append(view)
         else:
             make_strided(view)
-            _restore_hooks(view)
+            renew_hooks(view)
     shape = tensor.shape
     tensor._become_alias(new)
     for view in renewed:
@@ -120,14 +120,16 @@ def after_change(tensor: Any) -> None:
     """Makes a view that has changed its shape an `as_strided` view of its base."""
     if tensor._base is not None and _is_plain(tensor) and not _has_own_gradient(tensor):
         make_strided(tensor)
-        _restore_hooks(tensor)
+        renew_hooks(tensor)
 
 
-def _restore_hooks(view: Any) -> None:
-    """Sets a view's hooks again: autograd forgets them when it renews the grad_fn, on any
-    device."""
-    if view._backward_hooks is not None:
-        view._backward_hooks = view._backward_hooks
+def renew_hooks(tensor: Any) -> None:
+    """Registers the hooks of a tensor with the autograd of its data: it forgets those of a view
+    when it renews the grad_fn, on any device, and has none of a tensor that took other data."""
+    if tensor._backward_hooks is not None:
+        tensor._backward_hooks = tensor._backward_hooks
+    if tensor._post_accumulate_grad_hooks is not None:
+        tensor._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
 
 
 def reshaping_method(name: str) -> Callable[..., torch.Tensor]:

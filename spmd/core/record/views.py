@@ -17,7 +17,7 @@ from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, starts
 from ..sharding.value import Sharding
 from .annotations import mark_op
-from .lowerings import DynamicStart
+from .lowerings import with_dynamic_start
 from .overlap import fills_memory
 from .overloads import Kwargs, TorchValue
 from .record import at_once, record
@@ -177,27 +177,14 @@ class _WriteBack(Lowering):
 
 @starts.register
 def _start(lowering: _WriteBack, op: OpSpec) -> tuple[OpSpec, int] | None:
-    """The write with its dynamic start as a scalar argument, and that start; None for a write
-    without one."""
-    (base,) = op.metas
-    overload = lowering.overload
+    """`with_dynamic_start` of a write."""
     run_and_start = (
-        run_of(overload, base.shape, dict(lowering.arguments))
-        if overload in DYNAMIC_START_VIEWS
+        run_of(lowering.overload, op.metas[0].shape, dict(lowering.arguments))
+        if lowering.overload in DYNAMIC_START_VIEWS
         else None
     )
-    if run_and_start is None:
-        return None
-    run, start = run_and_start
-    new = OpSpec.of(
-        op.name,
-        DynamicStart(Write(run)),
-        op.metas,
-        op.operands,
-        numbers="i",
-        statics=f"moving, {run}",
-    )
-    return new, start
+    move_and_start = run_and_start and (Write(run_and_start[0]), run_and_start[1])
+    return with_dynamic_start(op, move_and_start, "i")
 
 
 @functools.lru_cache(4096)

@@ -1,11 +1,13 @@
-"""Compilation of graphs, and the hand-over of their programs to PJRT."""
+"""The graph of some values, its compilation, and the hand-over of its program to PJRT."""
 
 # Why a program's numbers travel as two small vectors: an argument for each number would cost a
 # buffer and its transfer for every learning rate and every draw of a step.
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import itemgetter
 from weakref import ref
 
 import jax
@@ -13,16 +15,16 @@ import numpy as np
 
 from ..base import counters, in_flight, state, trace_rows
 from ..graph import buffer_leases, store
-from ..graph.graph import DeviceData, Graph, pack_numbers
+from ..graph.graph import DeviceData, Graph, Value, pack_numbers, topological
 from ..graph.source import Line
 from ..graph.store import Replaced, Store, refill, store_of
 from ..programs import cache, failing
 from ..programs.program import Program
-from ..record.storage import unlocked
+from ..record.storage import ASIDE, Storage, unlocked
 from ..sharding.value import Sharding
 from . import prepare
 from .pjrt import processes, transfer
-from .schedule import bring
+from .schedule import Root, bring, pinned_sharding, sharding_over, written_over
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
 form: cache.Form = prepare.run_compile_passes
@@ -146,6 +148,107 @@ def _trace_arguments(program: Program) -> dict[str, str]:
         "ops": str(len(program.entries)),
         "line": str(program.line),
     }
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def graph_of(
+    roots: Sequence[Root],
+    mesh: Sharding | None,
+    *,
+    dies: Callable[[DeviceData], bool] = lambda device_data: False,
+    passed: Iterable[DeviceData] = (),
+) -> Graph:
+    """The graph of these values over a mesh.
+
+    dies: True for an input without later readers. It is donated if it is overwritten, or if an
+    earlier subgraph `passed` it on.
+    """
+    assert mesh is not None, "the host has no programs"
+    values, storages = list(map(itemgetter(0), roots)), list(map(itemgetter(1), roots))
+    nodes, inputs = topological(values)
+    for device_data in inputs:
+        if device_data.lost_reason is not None:
+            device_data.check()
+    # The data that values set aside depend on: a read may still run these.
+    aside_values = [storage.value for ref in ASIDE if (storage := ref()) is not None]
+    aside = set(topological(aside_values)[1])
+    # Memory that nothing reads any more is offered to the results, or a step would hold old and new
+    # values of it.
+    inputs += _overwritten_unread(storages, {*inputs, *aside}, mesh, dies)
+    pinned = [pinned_sharding(storage, mesh) for storage in storages]
+    requested = dict(zip(storages, enumerate(pinned), strict=True))
+    shardings: list[Sharding] = []
+    onto: list[int | None] = []  # by input, the root that takes its buffer
+    free: set[DeviceData] = set()
+    for device_data in inputs:
+        shardings.append(sharding_over(device_data, mesh))
+        is_last = dies(device_data) and device_data not in aside
+        onto.append(written_over(device_data, shardings[-1], requested) if is_last else None)
+        # Data that no tensor holds may be overwritten by any result, not only by its own storage's.
+        if is_last and device_data.is_unreferenced():
+            free.add(device_data)
+    donated = [root_index is not None for root_index in onto]
+    dead = set(filter(dies, passed))
+    if not dead.isdisjoint(inputs):
+        # Data made for a later subgraph has no storage: it is matched to results by shape and
+        # sharding.
+        _donate_passed(donated, inputs, shardings, dead, values, pinned)
+    return Graph(
+        nodes, inputs, shardings, values, pinned, tuple(donated), mesh, onto=onto, free=free
+    )
+
+
+def _donate_passed(
+    donated: list[bool],
+    inputs: Sequence[DeviceData],
+    shardings: Sequence[Sharding],
+    dead: set[DeviceData],
+    values: Sequence[Value],
+    pinned: Sequence[Sharding | None],
+) -> None:
+    """Sets `donated` for `dead` data, which this subgraph alone reads, as long as results of its
+    shape and sharding remain that overwrite no other input."""
+    num_free = Counter(
+        (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
+    )
+    kinds = [
+        (device_data.meta.struct, sharding)
+        for device_data, sharding in zip(inputs, shardings, strict=True)
+    ]
+    num_free.subtract(itertools.compress(kinds, donated))
+    for i, device_data in enumerate(inputs):
+        if (
+            not donated[i]
+            and num_free[kinds[i]] > 0
+            and device_data in dead
+            and not device_data.is_lent()
+        ):
+            num_free[kinds[i]] -= 1
+            donated[i] = True
+
+
+def _overwritten_unread(
+    storages: list[Storage],
+    read_data: set[DeviceData],
+    mesh: Sharding,
+    dies: Callable[[DeviceData], bool],
+) -> list[DeviceData]:
+    """The old data of overwritten storages that no op reads, to be donated: storages keep it only
+    in case the program fails."""
+    unread = {
+        data: None
+        for storage in storages
+        if (data := storage.data) is not None
+        and data not in read_data
+        and data.host is None
+        and data.lost_reason is None
+        and data.sharding is pinned_sharding(storage, mesh)
+        and data.meta.struct == storage.meta.struct
+        and dies(data)
+    }
+    return list(unread)
 
 
 # --- stacks ---------------------------------------------------------------------------------------

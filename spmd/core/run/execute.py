@@ -6,8 +6,6 @@ to results."""
 # program's key, or its timing decides compilations.
 
 import dataclasses
-import itertools
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -39,9 +37,6 @@ from .schedule import (
     bring,
     by_mesh,
     check_here,
-    pinned_sharding,
-    sharding_over,
-    written_over,
 )
 
 
@@ -270,7 +265,7 @@ def _run_subgraph(
         return donate and flow.last.get(device_data, -1) <= index
 
     def pending_graph() -> Graph:
-        return graph_of(roots, subgraph.where, dies=dies, passed=flow.passed)
+        return executables.graph_of(roots, subgraph.where, dies=dies, passed=flow.passed)
 
     ready = subgraph.ready
     if ready is None:
@@ -445,7 +440,7 @@ def _run_guarded(
 ) -> None:
     """Runs a subgraph inside a guard: nothing is donated, and no storage takes its result where the
     guard raises."""
-    graph = graph_of(roots, subgraph.where)
+    graph = executables.graph_of(roots, subgraph.where)
     # The watched graph is another program, compiled once; the step without a guard keeps its own.
     watched, values = active_guard.watched(graph)
     program = executables.program_for(watched, "step", line)
@@ -456,107 +451,3 @@ def _run_guarded(
             graph, values, np.asarray(outputs.pop().placed()[0]), [storage for _, storage in roots]
         )
     _settle_all(graph, roots, outputs, flow)
-
-
-# --- graphs ---------------------------------------------------------------------------------------
-
-
-def graph_of(
-    roots: Sequence[Root],
-    mesh: Sharding | None,
-    *,
-    dies: Callable[[DeviceData], bool] = lambda device_data: False,
-    passed: Iterable[DeviceData] = (),
-) -> Graph:
-    """The graph of these values over a mesh.
-
-    dies: True for an input without later readers. It is donated if it is overwritten, or if an
-    earlier subgraph `passed` it on.
-    """
-    assert mesh is not None, "the host has no programs"
-    values, storages = list(map(itemgetter(0), roots)), list(map(itemgetter(1), roots))
-    nodes, inputs = topological(values)
-    for device_data in inputs:
-        if device_data.lost_reason is not None:
-            device_data.check()
-    aside = _read_aside() if ASIDE else set()
-    # Memory that nothing reads any more is offered to the results, or a step would hold old and new
-    # values of it.
-    inputs += _overwritten_unread(storages, {*inputs, *aside}, mesh, dies)
-    pinned = [pinned_sharding(storage, mesh) for storage in storages]
-    requested = dict(zip(storages, enumerate(pinned), strict=True))
-    shardings: list[Sharding] = []
-    onto: list[int | None] = []  # by input, the root that takes its buffer
-    free: set[DeviceData] = set()
-    for device_data in inputs:
-        shardings.append(sharding_over(device_data, mesh))
-        is_last = dies(device_data) and device_data not in aside
-        onto.append(written_over(device_data, shardings[-1], requested) if is_last else None)
-        # Data that no tensor holds may be overwritten by any result, not only by its own storage's.
-        if is_last and device_data.is_unreferenced():
-            free.add(device_data)
-    donated = [root_index is not None for root_index in onto]
-    dead = set(filter(dies, passed))
-    if not dead.isdisjoint(inputs):
-        # Data made for a later subgraph has no storage: it is matched to results by shape and
-        # sharding.
-        _donate_passed(donated, inputs, shardings, dead, values, pinned)
-    return Graph(
-        nodes, inputs, shardings, values, pinned, tuple(donated), mesh, onto=onto, free=free
-    )
-
-
-def _donate_passed(
-    donated: list[bool],
-    inputs: Sequence[DeviceData],
-    shardings: Sequence[Sharding],
-    dead: set[DeviceData],
-    values: Sequence[Value],
-    pinned: Sequence[Sharding | None],
-) -> None:
-    """Sets `donated` for `dead` data, which this subgraph alone reads, as long as results of its
-    shape and sharding remain that overwrite no other input."""
-    num_free = Counter(
-        (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
-    )
-    kinds = [
-        (device_data.meta.struct, sharding)
-        for device_data, sharding in zip(inputs, shardings, strict=True)
-    ]
-    num_free.subtract(itertools.compress(kinds, donated))
-    for i, device_data in enumerate(inputs):
-        if (
-            not donated[i]
-            and num_free[kinds[i]] > 0
-            and device_data in dead
-            and not device_data.is_lent()
-        ):
-            num_free[kinds[i]] -= 1
-            donated[i] = True
-
-
-def _read_aside() -> set[DeviceData]:
-    """The data that values set aside depend on: a read may still run these."""
-    return set(topological([storage.value for ref in ASIDE if (storage := ref()) is not None])[1])
-
-
-def _overwritten_unread(
-    storages: list[Storage],
-    read_data: set[DeviceData],
-    mesh: Sharding,
-    dies: Callable[[DeviceData], bool],
-) -> list[DeviceData]:
-    """The old data of overwritten storages that no op reads, to be donated: storages keep it only
-    in case the program fails."""
-    unread = {
-        data: None
-        for storage in storages
-        if (data := storage.data) is not None
-        and data not in read_data
-        and data.host is None
-        and data.lost_reason is None
-        and data.sharding is pinned_sharding(storage, mesh)
-        and data.meta.struct == storage.meta.struct
-        and dies(data)
-    }
-    return list(unread)

@@ -9,7 +9,15 @@ from collections.abc import Collection, Sequence
 import torch
 
 from ..graph.errors import LostError, RefusedError
-from ..graph.graph import DeviceData, Node, depending, is_data, origin, topological
+from ..graph.graph import (
+    DeviceData,
+    Node,
+    components,
+    depending,
+    is_data,
+    origin,
+    topological,
+)
 from ..programs.failing import RunError
 from ..record.storage import ASIDE, LIVE, Storage
 from .execute import GuardError
@@ -117,34 +125,17 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
     A step is one component, lost or retained as a whole: half of an optimizer's step is no state.
     When memory runs out the error names no op; the component with the largest value has failed.
     """
-    components = _components(nodes)
     program_nodes = set(getattr(error, "nodes", ()))
+    all_components = components(nodes)
     candidates = [
-        component for component in components if not program_nodes.isdisjoint(component)
-    ] or components
+        component for component in all_components if not program_nodes.isdisjoint(component)
+    ] or all_components
     named = [component for component in candidates if getattr(error, "node", None) in component]
     if named or not isinstance(error, torch.OutOfMemoryError):
         return set().union(*(named or candidates))
     # XLA names no op where memory runs out; the largest value is the best guess at what did not
     # fit.
     return max(candidates, key=_largest, default=set())
-
-
-def _components(nodes: Sequence[Node]) -> list[set[Node]]:
-    """The ops in disjoint sets; a set reads only data and results of its own ops."""
-    set_of: dict[Node, set[Node]] = {}
-    for node in nodes:
-        joined = {node}
-        makers = [maker for maker in map(origin, node.operands) if maker in set_of]
-        for component in {id(set_of[maker]): set_of[maker] for maker in makers}.values():
-            # The smaller set is added to the larger one, or many small unions would take quadratic
-            # time.
-            if len(component) > len(joined):
-                joined, component = component, joined
-            joined |= component
-            set_of.update(dict.fromkeys(component, joined))
-        set_of[node] = joined
-    return list({id(members): members for members in set_of.values()}.values())
 
 
 def _largest(nodes: Collection[Node]) -> int:

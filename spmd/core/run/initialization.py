@@ -1,30 +1,32 @@
 """Initialization of state: initial values run first, sharded, and the first step shares its program
 with later ones."""
 
+import itertools
 import math
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from types import CodeType
 
 from ..base.state import active_observation
 from ..graph.graph import (
     DeviceData,
-    Graph,
+    Name,
     Node,
-    TupleElement,
     Value,
     depending,
     origin,
     topological,
+    up_to,
+    value_name,
+    wiring,
 )
 from ..graph.source import Line
-from ..programs import cache
 from ..record.storage import Storage, value_serial
 from ..sharding.value import Sharding
 from . import executables
 from .pjrt import transfer
 from .recording import recording
-from .schedule import check_here, home_of, mesh_homes, meshes_met, pinned_sharding, sharding_over
+from .schedule import check_here, home_of, mesh_homes, meshes_met, pinned_sharding
 
 Initial = tuple[Storage, Value]
 
@@ -77,7 +79,7 @@ def initialize_state(
             if observing is not None:
                 observing.filled[initialized[node]] = constant
         for part in _programs(computed, mesh):
-            graph = _graph_of(part, mesh)
+            graph = executables.graph_of([(value, storage) for storage, value in part], mesh)
             if plan is not None:
                 # A plan compiles the program of initial values as a run does, and has no data of
                 # it.
@@ -85,7 +87,7 @@ def initialize_state(
             else:
                 # Other threads may record meanwhile: their ops still read the recorded values.
                 executables.compile_unlocked(graph, "init", line)
-                outputs = executables.run(cache.program_for(graph, "init", line), graph)
+                outputs = executables.run(executables.program_for(graph, "init", line), graph)
             initialized.update(zip((node for _, node in part), outputs, strict=True))
     for node in topological([storage.value for storage in (*storages, *foreign_storages)])[0]:
         node.operands = tuple(initialized.get(operand, operand) for operand in node.operands)
@@ -138,15 +140,14 @@ def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> d
     # the initial value is the one that the rest of the step reads first; where nothing reads it,
     # the last from before the step.
     step = impure([storage.value for storage in storages])
-    read = _first_read(
-        storages, {value for values in candidates.values() for value in values}, step
-    )
+    names = set(map(value_name, itertools.chain(*candidates.values())))
+    read = _first_read(storages, names, step)
     step_begin = next(map(value_serial, step), (math.inf, 0))
     initial = {}
     for storage, values in candidates.items():
         before_step = [value for value in values if value_serial(value) < step_begin]
         initial[storage] = next(
-            (value for value in values if value in read), (before_step or values)[-1]
+            (value for value in values if value_name(value) in read), (before_step or values)[-1]
         )
     return initial
 
@@ -213,14 +214,9 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
         if inputs or not visited.isdisjoint(nodes):
             return [list(initial)]
         visited.update(nodes)
-        node_index = {node: index for index, node in enumerate(nodes)}
-        wiring = tuple(
-            (node.op, tuple(_value_index(operand, node_index) for operand in node.operands))
-            for node in nodes
-        )
         # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no
         # part of the program.
-        kind = wiring, _value_index(value, node_index), pinned_sharding(storage, mesh)
+        kind = (*wiring(nodes, (), [value]), pinned_sharding(storage, mesh))
         num_distinct += 0 if kind in kinds else len(nodes)
         kinds.setdefault(kind, []).append((storage, value))
     if len(visited) - num_distinct <= _MOST_EXCESS_OPS:
@@ -232,40 +228,15 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
     return [list(row) for columns in by_number.values() for row in zip(*columns, strict=True)]
 
 
-def _value_index(value: Value, node_index: dict[Node, int]) -> tuple[int, int]:
-    """The index of the op that makes a value, and the index of its result."""
-    if type(value) is TupleElement:
-        return node_index[value.node], value.index
-    return node_index[value], 0  # type: ignore[index]
-
-
-def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
-    """The graph of initial values over a mesh; nothing is donated."""
-    roots = [value for _, value in initial]
-    nodes, inputs = topological(roots)
-    pinned = [pinned_sharding(storage, mesh) for storage, _ in initial]
-    shardings = [sharding_over(device_data, mesh) for device_data in inputs]
-    return Graph(nodes, inputs, shardings, roots, pinned, (False,) * len(inputs), mesh)
-
-
 def _first_read(
-    storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]
-) -> set[Value]:
-    """The candidates that ops of the step read, directly or through other initial values."""
-    read: set[Value] = set()
-    visited: set[Value] = set()
+    storages: Sequence[Storage], candidates: Collection[Name], step: dict[Node, None]
+) -> set[Name]:
+    """The names of the values that ops of the step read, directly or through initial values other
+    than the candidates."""
     # From the step's values back to the candidates, and not behind these.
-    stack = [storage.value for storage in storages if origin(storage.value) in step]
-    while stack:
-        value = stack.pop()
-        if value in candidates:
-            read.add(value)
-        elif type(value) is TupleElement:
-            stack.append(value.node)
-        elif type(value) is Node and value not in visited:
-            visited.add(value)
-            stack.extend(value.operands)
-    return read
+    values = [storage.value for storage in storages if origin(storage.value) in step]
+    operands = [node.operands for node in up_to(values, candidates)]
+    return set(map(value_name, itertools.chain(values, *operands)))
 
 
 def _constant(value: Value) -> float | None:

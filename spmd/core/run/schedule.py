@@ -28,6 +28,7 @@ from ..graph.graph import (
     is_unpadded,
     origin,
     topological,
+    up_to,
     value_name,
 )
 from ..graph.source import describe, user_line
@@ -283,21 +284,10 @@ class Flow:
         """Adds the ops that other threads have recorded as readers, and the ops behind these up to
         the graph's roots."""
         # A root has data when this schedule has run: what is behind it is not read by others.
-        root_names = {value_name(value) for value, _ in self.roots}
-        visited: set[Node] = set()
-        stack = [maker for maker in map(origin, values) if maker is not None]
-        while stack:
-            node = stack.pop()
-            if node in visited:
-                continue
-            visited.add(node)
-            for operand in node.operands:
-                name = value_name(operand)
+        for node in up_to(values, {value_name(value) for value, _ in self.roots}):
+            for name in map(value_name, node.operands):
                 self.read_elsewhere.add(name)
                 self.readers.setdefault(name, []).append(node)
-                maker = origin(operand)
-                if maker is not None and name not in root_names:
-                    stack.append(maker)
 
 
 class MeshesError(ValueError):

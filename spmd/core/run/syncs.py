@@ -22,7 +22,7 @@ from ..record.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pendi
 from ..record.tensor import XlaTensor
 from ..record.views import read
 from . import executables
-from .execute import graph_of, roots_of, run
+from .execute import roots_of, run
 from .failed import give_up
 from .initialization import impure
 from .pjrt import processes
@@ -214,7 +214,7 @@ def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
             f"{list(mesh.device_ids)} and {list(extra_meshes[0].device_ids)}; pass the tensors of "
             "one of them"
         )
-    return graph_of(roots, mesh, dies=lambda device_data: tensors is None)
+    return executables.graph_of(roots, mesh, dies=lambda device_data: tensors is None)
 
 
 def _root_storage(tensor: XlaTensor) -> Storage:

@@ -76,15 +76,15 @@ def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     )
 
 
-def pad(array: jax.Array, sharding: Sharding | None, shape: tuple[int, ...]) -> jax.Array:
+def pad(array: jax.Array, sharding: Sharding, shape: tuple[int, ...]) -> jax.Array:
     """Returns the array padded for this sharding: at the end of the dims that a mesh does not
     divide."""
-    physical = shape if sharding is None else sharding.padded_shape(shape)
+    physical = sharding.padded_shape(shape)
     if physical != shape:
         return jnp.pad(
             array, [(0, padded - size) for padded, size in zip(physical, shape, strict=True)]
         )
-    return array if sharding is None else _with_copied_source(array, sharding)
+    return _with_copied_source(array, sharding)
 
 
 def _with_copied_source(array: jax.Array, sharding: Sharding) -> jax.Array:

@@ -313,8 +313,14 @@ class Sharding:
 
     def _stand_in(self) -> "Sharding":
         """Returns this sharding over the target's devices (see `topology.standing_in`)."""
-        mesh = self.device_ids, self.mesh_shape, self.axis_names
-        return Sharding.of(*mesh, self.spec, self.memory, target=stand_in.value)
+        return Sharding.of(
+            self.device_ids,
+            self.mesh_shape,
+            self.axis_names,
+            self.spec,
+            self.memory,
+            stand_in.value,
+        )
 
     def _kind(self) -> str | None:
         """Returns the memory kind as jax names it; None: the device's default."""

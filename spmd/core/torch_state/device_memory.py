@@ -11,9 +11,9 @@ from collections import OrderedDict
 from typing import Any
 
 import jax
-import numpy as np
 from torch.types import Device
 
+from ..graph.buffer_leases import bytes_here
 from ..run.pjrt.devices import devices
 from ..sharding.value import DEVICE, memory_of
 
@@ -28,21 +28,6 @@ def _stats() -> list[dict[str, int]] | None:
     return stats if all(stats) else None  # one device without figures has none for all
 
 
-def _bytes(array: jax.Array) -> int:
-    # Offloaded state is the host's memory, and would hide what offloading saves.
-    if memory_of(array.sharding) != DEVICE:
-        return 0
-    shard = int(np.prod(array.sharding.shard_shape(array.shape)))
-    return shard * array.dtype.itemsize * len(array.sharding.addressable_devices)
-
-
-def _in_use() -> int:
-    stats = _stats()
-    if stats is not None:
-        return sum(device["bytes_in_use"] for device in stats)
-    return sum(_bytes(array) for array in jax.live_arrays() if not array.is_deleted())
-
-
 def _runtime_peak() -> int:
     return sum(device.get("peak_bytes_in_use", 0) for device in _stats() or ())
 
@@ -51,7 +36,16 @@ def memory_allocated(device: Device = None) -> int:
     """Returns the bytes of live buffers in device memory, a replicated one counted on each of its
     devices."""
     global _peak
-    in_use = _in_use()
+    stats = _stats()
+    if stats is not None:
+        in_use = sum(device["bytes_in_use"] for device in stats)
+    else:
+        # Offloaded state is the host's memory, and would hide what offloading saves.
+        in_use = sum(
+            bytes_here(array)
+            for array in jax.live_arrays()
+            if not array.is_deleted() and memory_of(array.sharding) == DEVICE
+        )
     _peak = max(_peak, in_use)
     return in_use
 

@@ -14,10 +14,9 @@ from ..record.calls.determinism import fill_of
 from ..record.calls.naming import only_device
 from ..record.calls.specials import attention
 from ..record.op_watch import note_own_op
-from ..record.overloads import overload_named
+from ..record.overloads import aten, overload_named
 from ..record.tensor import XlaTensor
 
-aten = torch.ops.aten
 Device = torch.device | None
 Dtype = torch.dtype | None
 

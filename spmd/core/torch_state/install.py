@@ -37,9 +37,6 @@ from .training import averaging_devices, fill_scaler, join_loaders, join_save_on
 from .uninitialized import join_lazy_modules
 from .when_imported import Patch
 
-aten = torch.ops.aten
-
-
 # Libraries with an XLA device for torch of their own, by the name under which they are imported.
 OTHER_OWNERS = ("torch_xla", "torch_tpu")
 

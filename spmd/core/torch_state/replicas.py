@@ -42,14 +42,11 @@ def distributed_init(
 ) -> None:
     """`DistributedDataParallel.__init__`, which requires a process group first; a group of one
     process is enough."""
-    if _is_ours(module) and not (dist.is_initialized() and dist.get_world_size() == 1):
+    is_ours = any(isinstance(parameter, XlaTensor) for parameter in module.parameters())
+    if is_ours and not (dist.is_initialized() and dist.get_world_size() == 1):
         raise NotImplementedError(
             "DistributedDataParallel: a module on xla needs no process group; shard its batch "
             "over a mesh, spmd.mark_sharding(x, mesh, (axis, ...)), and gradients are summed over "
             "all devices. fsdp.fully_shard(module, mesh) shards the parameters, too"
         )
     original(self, module, *args, **kwargs)
-
-
-def _is_ours(module: torch.nn.Module) -> bool:
-    return any(isinstance(parameter, XlaTensor) for parameter in module.parameters())

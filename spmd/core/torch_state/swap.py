@@ -10,6 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..record.annotations import annotate
 from ..record.storage import LOCK
 from ..record.tensor import OURS, XlaTensor
+from ..record.view_rebase import renew_hooks as renew_hooks
 from . import backward
 
 # The attributes of a tensor that belong to its data; the others are its user's, and the hook of its
@@ -71,14 +72,6 @@ def exchange(tensor: torch.Tensor, peer: torch.Tensor) -> None:
             (name, attributes.pop(name)) for name in _DATA_ATTRIBUTES & {*attributes}
         )
         attributes.update(moved)
-
-
-def renew_hooks(tensor: torch.Tensor) -> None:
-    """Registers the hooks of the Python object with the autograd of its new data."""
-    if tensor._backward_hooks is not None:
-        tensor._backward_hooks = tensor._backward_hooks
-    if tensor._post_accumulate_grad_hooks is not None:
-        tensor._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
 
 
 def _forward(tensor: torch.Tensor, old: torch.Tensor) -> None:

@@ -28,6 +28,7 @@ from ...core.extend import (
     Objects,
     Recording,
     abstract_calls,
+    executables,
     execute,
     schedule,
     state_names,
@@ -247,7 +248,7 @@ def _recorded(
             "export: expected one mesh, of devices that are here; the step is on several, or on "
             "others"
         )
-    graph = execute.graph_of(roots, mesh)
+    graph = executables.graph_of(roots, mesh)
     numbers = [node.numbers for node in graph.nodes]
     num_draws = sum(key == position[0] for key, _ in draws)
     syncs.sync()

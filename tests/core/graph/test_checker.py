@@ -13,7 +13,8 @@ from spmd.core.passes import pass_result
 from spmd.core.passes.checker import GraphError, check
 from spmd.core.record.storage import LOCK
 from spmd.core.run import prepare
-from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.executables import graph_of
+from spmd.core.run.execute import roots_of
 
 
 @pytest.fixture

@@ -97,10 +97,10 @@ class TestInterned:
         y = [torch.ones(4, device="xla") for _ in range(3)]
         op = op_of(torch._foreach_mul(x, y)[0])
         assert isinstance(op.lowering, EachElement)
-        assert [part.operands for part in op.lowering.parts] == [(0, 3), (1, 4), (2, 5)]
-        assert {part.op.name for part in op.lowering.parts} == {"aten.mul.Tensor"}
+        assert [part.operands for part in op.lowering.elements] == [(0, 3), (1, 4), (2, 5)]
+        assert {part.op.name for part in op.lowering.elements} == {"aten.mul.Tensor"}
         assert op_of(torch._foreach_mul(y, x)[0]) is op
-        assert op_of(torch._foreach_mul(x, [1.0, 2.0, 3.0])[0]).lowering.parts[1].numbers == (1,)
+        assert op_of(torch._foreach_mul(x, [1.0, 2.0, 3.0])[0]).lowering.elements[1].numbers == (1,)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class TestRows:
     def test_a_device_holds_its_rows(self, layers: Layers) -> None:
         (stack,) = layers.stores()
         assert stack is not None and is_one_stack(layers)
-        assert {shard.data.nbytes for shard in stack.placed().addressable_shards} == {
+        assert {shard.data.nbytes for shard in stack.buffer.addressable_shards} == {
             ROWS * 16 * 4 * 4 // 8
         }
         layers.check()
@@ -201,5 +201,5 @@ class TestPrograms:
             torch.testing.assert_close(weight.detach().cpu(), twin.detach(), rtol=2e-4, atol=2e-5)
         (stack,) = {leaf(weight).store for weight in weights}
         assert stack is not None and {
-            shard.data.shape for shard in stack.placed().addressable_shards
+            shard.data.shape for shard in stack.buffer.addressable_shards
         } == {(2, 4, 8)}

@@ -205,7 +205,7 @@ class TestState:
             "moments are rows of stacks"
         )
         assert kinds(state) == {HOST}
-        assert {store.placed().sharding.memory_kind for store in stores if store is not None} == {
+        assert {store.buffer.sharding.memory_kind for store in stores if store is not None} == {
             HOST
         }
         same(model, expected(make))

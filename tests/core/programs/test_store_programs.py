@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from alike import WHERE, alike
+from alike import WHERE, alike, ungrouped
 from stacking import LAYERS, Layers, leaf, live_bytes
 from support import check
 from torch import nn
@@ -52,7 +52,7 @@ class TestLife:
     ) -> None:
         layers = Layers(mesh8, 16, 4)
         with monkeypatch.context() as patch:
-            patch.setattr(*WHERE, cache.ungrouped)
+            patch.setattr(*WHERE, ungrouped)
             layers.step()
         gc.collect()
         allocated = torch.xla.memory_allocated()
@@ -124,7 +124,7 @@ class TestPrograms:
         """A program that ran on single leaves runs on stores as another one, and still on the
         leaves of another model: the average's, which is never trained."""
         layers, average = Layers(mesh8, 24, 4), Layers(mesh8, 24, 4)
-        monkeypatch.setattr(*WHERE, cache.ungrouped)
+        monkeypatch.setattr(*WHERE, ungrouped)
 
         def evaluate(of: Layers) -> None:
             total = sum(layer.square().sum() for layer in of.layers)
@@ -135,7 +135,7 @@ class TestPrograms:
         monkeypatch.setattr(*WHERE, alike)
         layers.step()
         calls.since()
-        monkeypatch.setattr(*WHERE, cache.ungrouped)
+        monkeypatch.setattr(*WHERE, ungrouped)
         count = len(spmd.metrics.compiles())
         for _ in range(2):
             evaluate(layers)

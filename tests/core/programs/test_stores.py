@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import WHERE, alike
+from alike import WHERE, alike, ungrouped
 from stacking import LAYERS, Layers, leaf, live_bytes
 from support import check, distinct
 from torch import nn
@@ -18,7 +18,6 @@ import spmd
 from spmd.core.graph.graph import DeviceData
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.store import Store
-from spmd.core.programs import cache
 from spmd.core.run.pjrt import transfer
 
 FSDP = fsdp.FullyShardedDataParallel
@@ -111,7 +110,7 @@ class TestTraining:
         assert counts[1:] == counts[1:2] * 3
         stacked = spmd.metrics.compiles()[-1]
         assert f"{18 * LAYERS} of" in stacked.cause and "rows of 12 stores" in stacked.cause
-        monkeypatch.setattr(*WHERE, cache.ungrouped)
+        monkeypatch.setattr(*WHERE, ungrouped)
         Pair(mesh8).step()
         plain = spmd.metrics.compiles()[-1]
         assert stacked.alias_bytes == plain.alias_bytes > 0
@@ -133,7 +132,7 @@ class TestShapes:
         layers = Layers(mesh8, *shape)
         self.is_trained(layers)
         (store,) = layers.stores()
-        assert store.placed().shape == (LAYERS, -(-shape[0] // 8) * 8, *shape[1:])
+        assert store.buffer.shape == (LAYERS, -(-shape[0] // 8) * 8, *shape[1:])
 
     def test_scalars(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(*WHERE, partial(alike, least=1))
@@ -156,7 +155,7 @@ class TestShapes:
             for value in values
         ]
         store = Store.of(leaves, sharding)
-        assert store.placed().sharding.memory_kind == "pinned_host"
+        assert store.buffer.sharding.memory_kind == "pinned_host"
         alone = DeviceData(leaves[0].meta, buffer=leaves[0].placed()[0], sharding=sharding)
         leaves[1] = alone
         store.put(1, alone)
@@ -319,7 +318,7 @@ class TestWriting:
     ) -> None:
         """A row that a program reads and does not write comes out as it went in; the store is
         overwritten in place."""
-        monkeypatch.setattr(*WHERE, cache.ungrouped)
+        monkeypatch.setattr(*WHERE, ungrouped)
         for seed in range(3):
             for values in (layers.layers, layers.twins):
                 total = sum(value.sum() for value in values)

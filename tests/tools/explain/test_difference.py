@@ -11,7 +11,8 @@ import torch
 import spmd
 from spmd.core.programs import cache
 from spmd.core.programs.program import Requested
-from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.executables import graph_of
+from spmd.core.run.execute import roots_of
 from spmd.core.run.pjrt.devices import default_sharding
 from spmd.tools.explain import status
 from spmd.tools.explain.difference import difference

@@ -17,7 +17,8 @@ from torch.utils.checkpoint import checkpoint
 import spmd
 from spmd import Plan
 from spmd.core.programs import program
-from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.executables import graph_of
+from spmd.core.run.execute import roots_of
 from spmd.core.run.pjrt import devices
 from spmd.core.sharding.topology import standing_in
 from spmd.core.sharding.value import Sharding

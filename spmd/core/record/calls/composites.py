@@ -10,10 +10,7 @@ from torch._ops import OpOverload
 from torch.nn import functional as F
 
 from ....ops.registry import present
-from ..overloads import by_arguments
-
-aten = torch.ops.aten
-
+from ..overloads import aten, by_arguments
 
 # --- linear algebra -------------------------------------------------------------------------------
 

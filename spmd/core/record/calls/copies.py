@@ -21,15 +21,13 @@ from ...sharding.value import Sharding
 from ..constraints import effective_sharding, with_sharding
 from ..memory_formats import refuse_layout, refuse_tensor
 from ..overlap import check_targets
-from ..overloads import Args, Handler, Kwargs
+from ..overloads import Args, Handler, Kwargs, aten
 from ..storage import LOCK
 from ..tensor import XlaTensor, wrap
 from ..views import View, shown, write
 from .determinism import filled
 from .lists import by_mesh
 from .naming import only_device
-
-aten = torch.ops.aten
 
 
 def changes_values(view: View | None) -> bool:

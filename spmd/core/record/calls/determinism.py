@@ -9,9 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..overloads import Args, Handler, Kwargs, TorchValue
-
-aten = torch.ops.aten
+from ..overloads import Args, Handler, Kwargs, TorchValue, aten
 
 
 def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:

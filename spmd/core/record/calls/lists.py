@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -29,12 +29,9 @@ from ..annotations import MESHES
 from ..infer import bind, check_complex, new_op, run_on_meta
 from ..lowerings import Call
 from ..overlap import check_targets
-from ..overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
+from ..overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, aten, fill, is_foreach
 from ..tensor import XlaTensor
 from ..views import ViewRule
-
-aten = torch.ops.aten
-
 
 # --- lowering -------------------------------------------------------------------------------------
 
@@ -51,11 +48,7 @@ class _ElementGroup(NamedTuple):
 class EachElement(Lowering):
     """The lowering of a list op: the element's op for every element."""
 
-    parts: tuple[Part, ...]
-
-    @property
-    def elements(self) -> tuple[Part, ...]:
-        return self.parts
+    elements: tuple[Part, ...]  # type: ignore[misc]  # without any for other lowerings
 
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
@@ -83,16 +76,20 @@ class EachElement(Lowering):
                 )
             )
             return
-        stacks = _lower_rows(self.parts, group, operands, numbers, layouts)
+        stacks = _lower_rows(self.elements, group, operands, numbers, layouts)
         for row, i in enumerate(group.elements):
             results.update(
-                zip(self.parts[i].results, (StackRow(stack, row) for stack in stacks), strict=True)
+                zip(
+                    self.elements[i].results,
+                    (StackRow(stack, row) for stack in stacks),
+                    strict=True,
+                )
             )
 
     def _groups(self, op: OpSpec, operands: Sequence[Made]) -> Iterator[_ElementGroup]:
         """Yields the groups of elements: of one op, on neighbouring rows of the same stacks."""
         by_op: dict[tuple, list[int]] = {}
-        for i, part in enumerate(self.parts):
+        for i, part in enumerate(self.elements):
             metas = tuple(map(op.metas.__getitem__, part.results))
             part_operands = map(operands.__getitem__, part.operands)
             stacks = tuple(
@@ -103,28 +100,23 @@ class EachElement(Lowering):
             )
             by_op.setdefault((part.op, metas, stacks, len(part.numbers)), []).append(i)
         for (_, metas, _, _), members in by_op.items():
-            if len(members) == 1:
-                yield _ElementGroup(members, self.parts[members[0]], metas)
-                continue
-            rows_of = {i: _rows_read(self.parts[i], operands) for i in members}
+            rows_of = {i: _rows_read(self.elements[i], operands) for i in members}
             members.sort(key=lambda i: rows_of[i])
-            start = 0
-            for end in range(1, len(members) + 1):
-                # Empty ends a group: behind the last element, and for elements that read no rows.
-                next_rows = rows_of[members[end]] if end < len(members) else []
-                if next_rows and _are_next_rows(rows_of[members[end - 1]], next_rows):
-                    continue
-                yield _ElementGroup(members[start:end], self.parts[members[start]], metas)
-                start = end
+            # Equal for neighbours: their rows are at one distance from their numbers. Elements that
+            # read no rows are groups by themselves.
+            distances = [
+                [row - number for row in rows_of[i]] or number for number, i in enumerate(members)
+            ]
+            for _, run in itertools.groupby(
+                zip(distances, members, strict=True), key=itemgetter(0)
+            ):
+                elements = [i for _, i in run]
+                yield _ElementGroup(elements, self.elements[elements[0]], metas)
 
 
 def _rows_read(part: Part, operands: Sequence[Made]) -> list[int]:
     """The index of each row among an element's operands."""
     return [operand.index for i in part.operands if isinstance(operand := operands[i], StackRow)]
-
-
-def _are_next_rows(rows: list[int], next_rows: list[int]) -> bool:
-    return all(following == row + 1 for row, following in zip(rows, next_rows, strict=True))
 
 
 def _lower_element(
@@ -223,7 +215,7 @@ class Norms(EachElement):
         # By cut and dtype, the groups that share an all-reduce.
         shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
         for group in self._groups(op, operands):
-            indices = [self.parts[i].operands[0] for i in group.elements]
+            indices = [self.elements[i].operands[0] for i in group.elements]
             meta = op.operands[indices[0]]
             shardings = [layouts[index] for index in indices]
             cuts = {
@@ -246,7 +238,7 @@ class Norms(EachElement):
             norms = jnp.sqrt(squares)
             elements = itertools.chain.from_iterable(group.elements for group, _ in members)
             results.update((i, StackRow(norms, row)) for row, i in enumerate(elements))
-        return tuple(results[index] for index in range(len(self.parts)))
+        return tuple(results[index] for index in range(len(self.elements)))
 
 
 # --- recording ------------------------------------------------------------------------------------

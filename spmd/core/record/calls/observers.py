@@ -5,9 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..overloads import by_arguments
-
-aten = torch.ops.aten
+from ..overloads import aten, by_arguments
 
 _SMALLEST_SCALE = torch.tensor(6.1e-5, dtype=torch.float32).item()  # of torch's kernel
 

@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
-from .fused import is_transformed
+from .fused import Maybe, is_transformed
 
 aten = torch.ops.aten
 
-Maybe = Tensor | None
 _Result = TypeVar("_Result")
 
 

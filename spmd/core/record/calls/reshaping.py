@@ -16,13 +16,11 @@ from ...graph.meta import Meta, meta_of
 from ...graph.source import user_frame
 from .. import view_rebase
 from ..overlap import byte_range
-from ..overloads import Args, Handler, Kwargs, by_arguments
+from ..overloads import Args, Handler, Kwargs, aten, by_arguments
 from ..storage import LOCK
 from ..tensor import XlaTensor, alias, no_bytes
 from ..views import View, refused_rule, shown, strided_rule
 from .determinism import fill_of
-
-aten = torch.ops.aten
 
 Sizes = Sequence[int]
 

@@ -12,11 +12,8 @@ from torch._ops import OpOverload
 from ....ops import RULES
 from ...base import counters
 from ...run.pjrt.host import leaving
-from ..overloads import Args, Handler, Kwargs, by_arguments, overload_named
+from ..overloads import Args, Handler, Kwargs, aten, by_arguments, overload_named
 from . import composites, copies, determinism, fused, lists, observers, recurrent, reshaping
-
-aten = torch.ops.aten
-
 
 COMPOSITE = (
     torch._C.DispatchKey.CompositeExplicitAutograd,

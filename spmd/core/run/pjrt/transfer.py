@@ -23,6 +23,7 @@ from ...files.small_programs import SmallProgram
 from ...graph.errors import AbstractError
 from ...graph.op import encode
 from ...graph.source import user_line
+from ...graph.store import from_shards, shards_by_device
 from ...sharding.constrain import cut, pad
 from ...sharding.partitioner import compiler_context
 from ...sharding.topology import program_devices
@@ -203,10 +204,10 @@ def upload_shard(
 
 def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
     """Returns the array of this shape that consists of shards on this process's devices."""
-    part_of = {next(iter(part.devices())): part for part in parts}
-    order = [device for device in device_order(sharding.jax) if device in part_of]
-    return jax.make_array_from_single_device_arrays(
-        sharding.padded_shape(shape), sharding.jax, [part_of[device] for device in order]
+    return from_shards(
+        {next(iter(part.devices())): part for part in parts},
+        sharding.padded_shape(shape),
+        sharding.jax,
     )
 
 
@@ -430,7 +431,7 @@ def _handed_over(
     Between meshes of one size each shard moves to one device; else the copies of a shard on
     neighbouring devices of the larger mesh move to or from one device of the other.
     """
-    shards = {shard.device: shard.data for shard in buffer.addressable_shards}
+    shards = shards_by_device(buffer)
     old_devices, new_devices = list(device_order(source.jax)), list(device_order(target.jax))
     num_old, num_new = len(old_devices), len(new_devices)
     parts = []
@@ -452,8 +453,4 @@ def _handed_over(
 def respelled(buffer: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
     """Returns the same shards on the same devices, under an equal sharding of another name or order
     of devices."""
-    shards = {shard.device: shard.data for shard in buffer.addressable_shards}
-    order = [device for device in device_order(sharding) if device in shards]
-    return jax.make_array_from_single_device_arrays(
-        buffer.shape, sharding, [shards[device] for device in order]
-    )
+    return from_shards(shards_by_device(buffer), buffer.shape, sharding)
