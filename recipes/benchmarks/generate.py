@@ -91,7 +91,8 @@ def by_hand(network: transformers.LlamaForCausalLM) -> Side:
 
 
 def separate_cores() -> None:
-    """Has XLA compute on one core and this thread run on another."""
+    """Has XLA compute on one core and this thread run on another, torch's threads with it."""
+    torch.set_num_threads(1)
     host, device = sorted(os.sched_getaffinity(0))[:2]
     os.sched_setaffinity(0, {device})
     jax.devices()  # starts the client's threads, on the cores of this one
