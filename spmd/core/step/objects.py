@@ -1,7 +1,6 @@
 """The objects that a function reaches: containers, their contents, and what has changed in them."""
 
 import collections
-import copyreg
 import dis
 import functools
 import random
@@ -234,7 +233,7 @@ class Objects:
             special.append("__dict__")
         # Attributes outside of `__dict__`; those of libraries are theirs to change.
         if package not in LIBRARIES:
-            slots += copyreg._slotnames(kind)  # type: ignore[attr-defined]  # its stub has not
+            slots += [name for base in kind.__mro__ for name in _slots_of(base)]
             children.append((kind.__name__, kind))
         if isinstance(state, dict) or slots:
             children += self._snapshot(path, thing, Kind.SLOTS, special + slots)[len(special) :]
@@ -304,6 +303,18 @@ def _is_own(scope: Mapping[str, object]) -> bool:
     """True for the globals of the user's own modules, outside of installed packages."""
     package, file = str(scope.get("__name__", "")).partition(".")[0], str(scope.get("__file__", ""))
     return package != "fsdp" and package not in LIBRARIES and not _INSTALLED.search(file)
+
+
+def _slots_of(kind: type) -> Iterable[str]:
+    """The names of a class's slots, private ones mangled (`_Class__name`)."""
+    # Not `copyreg._slotnames`, which keeps its result in the class: a change that guards would see.
+    slots = vars(kind).get("__slots__", ())
+    private = f"_{kind.__name__.lstrip('_')}"
+    names = [slots] if isinstance(slots, str) else slots
+    return [
+        private + name if name.startswith("__") and not name.endswith("__") else name
+        for name in names
+    ]
 
 
 def names_in(codes: Iterable[types.CodeType]) -> set[str]:
