@@ -69,14 +69,14 @@ class Keep(TorchDispatchMode):
     def __init__(self, policy: Policy):
         super().__init__()
         self.policy = policy
-        self.saved: list[Kept] = []
+        self.saved_values: list[Kept] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         decision = _decide(self.policy, func, args)
         if decision != "recompute":
             keep = create.TO_HOST if decision == "offload" else same
-            self.saved.append((func, tree_map_only(torch.Tensor, keep, result)))
+            self.saved_values.append((func, tree_map_only(torch.Tensor, keep, result)))
         return result
 
 
@@ -142,7 +142,7 @@ class Recomputation:
         keeps = bool(self.policy.rules)
         if self.draws is None:
             keep = Keep(self.policy)
-            self.saved_values = keep.saved
+            self.saved_values = keep.saved_values
             with seed.noted() as self.draws, keep if keeps else contextlib.nullcontext():
                 return self._call(self.function, args, kwargs)
         captured = _captured(self.function)
