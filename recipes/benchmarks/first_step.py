@@ -8,8 +8,8 @@ kernels, LLVM.
 
 Each model is a process of its own, under FSDP where there are several devices, without the cache on
 disk. The first column is processor seconds of all threads. The parts of XLA are seconds of
-`jax.profiler`'s events on the CPU, those of kernels and LLVM summed over the threads that compile
-side by side. Benchmarks report; nothing here asserts a time.
+`jax.profiler`'s events on the CPU: of kernels their sum over the threads that emit them side by
+side, of LLVM the wall time. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
