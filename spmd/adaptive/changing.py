@@ -184,14 +184,17 @@ def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
     """Returns the results of the single elements' ops that stand for those of a graph's list ops,
     by name."""
     result: dict[Any, Value] = {}
+    # by op, the next one
+    behind = dict(itertools.pairwise(nodes))
     for are_lists, run in itertools.groupby(nodes, list_elements.is_split):
         if are_lists:
             lists = list(run)
             walks.replace_operands(result, lists)
             chains, by_name = list_elements.element_chains(lists)
             steps = list(itertools.chain.from_iterable(chains))
-            # after the last list op and before the next op
+            last = lists[-1].serial
+            room = min(1.0, behind[lists[-1]].serial - last) if lists[-1] in behind else 1.0
             for step_index, step in enumerate(steps):
-                step.node.serial = lists[-1].serial + (step_index + 1) / (len(steps) + 1)
+                step.node.serial = last + room * (step_index + 1) / (len(steps) + 1)
             result.update(by_name)
     return result

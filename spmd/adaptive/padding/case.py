@@ -57,6 +57,14 @@ class NoRule(Exception):
     op's name."""
 
 
+class Unpadded(NoRule):
+    """An op has an operand without padding in a dim where others have this capacity."""
+
+    def __init__(self, operand: int, dim: int, size: int) -> None:
+        super().__init__("meets a value of the same length that has no padding")
+        self.operand, self.dim, self.size = operand, dim, size
+
+
 @dataclass(frozen=True, slots=True)
 class FillAfter:
     """Fills an operand after the length of a dim, or of each `period` elements of it."""
@@ -158,23 +166,37 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The first operand, padded in a dim, with the other operands after its length."""
+    """The first operand with the others after its length in a dim, each at its start, over the
+    padding of those before it."""
 
     dim: int
     capacity: int
 
-    def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
+    def __call__(self, operands: list[jax.Array], *starts: jax.Array) -> jax.Array:
         first, *parts = operands
         room = [
             (0, self.capacity - first.shape[dim] if dim == self.dim else 0)
             for dim in range(first.ndim)
         ]
-        new = parts[0] if len(parts) == 1 else jnp.concatenate(parts, self.dim)
-        return jax.lax.dynamic_update_slice_in_dim(jnp.pad(first, room), new, length, self.dim)
+        result = jnp.pad(first, room)
+        for part, start in zip(parts, starts, strict=True):
+            result = jax.lax.dynamic_update_slice_in_dim(result, part, start, self.dim)
+        return result
 
 
-# The steps before the op, and the replacement of the op. Both take one scalar argument each, an
-# integer, or more.
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The elements of a dim from a start on, as many as the capacity."""
+
+    dim: int
+    capacity: int
+
+    def __call__(self, operands: list[jax.Array], start: jax.Array) -> jax.Array:
+        return jnp.take(operands[0], start + jnp.arange(self.capacity), self.dim, mode="clip")
+
+
+# The steps before the op take one scalar argument each, an integer; the replacement of the op its
+# own, and those of the op.
 Before = Callable[[list[jax.Array], jax.Array], list[jax.Array]]
 Instead = Callable[..., jax.Array]
 
@@ -221,15 +243,24 @@ class Case:
         places: Sequence[tuple[int, int]],
         *results: tuple[int, int],
         fill: float | None = None,
+        repeats: bool = False,
     ) -> int | None:
         """The capacity of a dim that several operands share, given as (operand, dim): the least, to
-        which the others are cut; None where they are not padded. Dims of size 1 broadcast. results:
-        the same dim, as (result, dim). fill: what the operands are filled with after the length."""
+        which the others are cut; None where they are not padded. Dims of size 1 broadcast, to a
+        length of 1 only with repeats. results: the same dim, as (result, dim). fill: what the
+        operands are filled with after the length."""
         padded = [(operand, dim) for operand, dim in places if dim in self.pads[operand]]
         if not padded:
             return None
-        if any(pair not in padded and self.length(*pair) != 1 for pair in places):
-            raise NoRule("meets a value of the same length that has no padding")
+        (first, first_dim), *_ = padded
+        for operand, dim in places:
+            length, is_padded = self.shapes[operand][dim], dim in self.pads[operand]
+            if length != self.shapes[first][first_dim] and (is_padded or length != 1):
+                raise NoRule("repeats a padded dim of one element")
+            if not is_padded and not (
+                length == 1 and (repeats or length != self.shapes[first][first_dim])
+            ):
+                raise Unpadded(operand, dim, self.pads[first][first_dim])
         sizes = {
             key_of({0: self.pads[operand][dim]}): self.pads[operand][dim] for operand, dim in padded
         }
@@ -250,6 +281,7 @@ class Case:
         operands: Mapping[int, Words],
         results: Sequence[Words] = (),
         fill: float | None = None,
+        repeats: bool = False,
     ) -> None:
         """Levels the dims of operands that have a word in common, and pads those of results with
         that word.
@@ -264,7 +296,10 @@ class Case:
                 (result, dims.index(word)) for result, dims in enumerate(results) if word in dims
             ]
             self.level(
-                places, *result_dims, fill=None if len(result_dims) == len(results) else fill
+                places,
+                *result_dims,
+                fill=None if len(result_dims) == len(results) else fill,
+                repeats=repeats,
             )
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:
@@ -280,10 +315,10 @@ class Case:
         self.prologue.append(step)
         self.numbers.append(number)
 
-    def do(self, instead: Instead, number: int) -> None:
+    def do(self, instead: Instead, *numbers: int) -> None:
         """Replaces the op."""
         self.instead = instead
-        self.numbers.append(number)
+        self.numbers += numbers
 
 
 Rule = Callable[[Case], None]

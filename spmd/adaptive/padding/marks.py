@@ -18,6 +18,7 @@ from ...core import (
     DeviceData,
     Storage,
     XlaTensor,
+    config,
     ends_at_user_line,
     host_reads,
     patch_when_imported,
@@ -27,7 +28,7 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import Node, dynamic, execute, walks
+from ...core.extend import Bounded, Node, copies, dynamic, execute, walks
 from ...tensors.annotate import on_device
 from .case import padded_meta
 from .shapes import capacity_of
@@ -59,7 +60,7 @@ def mark_dynamic(
             or several. min, max: the bounds of the length, both included: the capacity is at most
             `max`, and at least that of `min`.
 
-    A dim of size 0 or 1 stays as it is. Raises TypeError for a tensor that is not on xla;
+    Raises TypeError for a tensor that is not on xla;
     IndexError for a dim that it does not have; ValueError for a view, or a length out of bounds.
     Source: `torch._dynamo.mark_dynamic`;
     https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html.
@@ -88,8 +89,15 @@ def mark_dynamic(
     return tensor
 
 
-def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | None) -> None:
-    """Pads a storage's data in these dims, to the next capacity."""
+# The most rows that data has counted in a line, with room for half as many more: one capacity for
+# all counts to come.
+_most_rows: Bounded[tuple[Any, ...], int] = Bounded(512)
+
+
+def _mark(
+    storage: Storage, dims: Sequence[int], least: int | None, most: int | None, room: int = 0
+) -> None:
+    """Pads a storage's data in these dims, to the next capacity of `room` elements or more."""
     shape = storage.meta.shape
     for dim in dims:
         if not (least or 0) <= shape[dim] <= (shape[dim] if most is None else most):
@@ -106,9 +114,7 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
             (device_data,) = device_data.operands
         assert type(device_data) is DeviceData, "the value was computed just now"
         new = {
-            dim: capacity_of(max(shape[dim], least or 0))
-            for dim in dims
-            if dim not in marked and shape[dim] > 1
+            dim: capacity_of(max(shape[dim], least or 0, room)) for dim in dims if dim not in marked
         }
         if most is not None:
             new = {dim: min(capacity, most) for dim, capacity in new.items()}
@@ -137,7 +143,12 @@ def _padded(device_data: DeviceData, pads: dict[int, int]) -> DeviceData:
 
 
 def keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
-    """Marks the dims that `torch._dynamo.mark_dynamic` has marked of a CPU tensor."""
+    """Marks the dims that `torch._dynamo.mark_dynamic` has marked of a CPU tensor, or the rows that
+    data has counted."""
+    if hasattr(source, copies.COUNTED) and config.pad_lengths:
+        line, rows = user_frame(), len(source) + len(source) // 2
+        most_rows = _most_rows.keep(line, max(rows, _most_rows.get(line) or 0))
+        return _mark(storage_of(target), [0], None, None, most_rows)
     names = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"
     dims = {dim for name in names for dim in getattr(source, name, ())}
     # torch 2.15 has a range only for the dims that were given one.

@@ -3,6 +3,7 @@ others by their own."""
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,9 +23,20 @@ from ...core.extend import (
     partitioning,
     slices,
 )
-from .case import JOINED, Before, Case, Instead, Joined, NoRule, Pads, padded_meta, physical
+from .case import (
+    JOINED,
+    Before,
+    Case,
+    Instead,
+    Joined,
+    NoRule,
+    Pads,
+    Unpadded,
+    padded_meta,
+    physical,
+)
 from .shapes import begins as begun
-from .shapes import elementwise, rule_of
+from .shapes import capacity_of, elementwise, rule_of
 
 
 class Padded(NamedTuple):
@@ -126,6 +138,13 @@ def _call(lowering: lowerings.Call, op: OpSpec, pads: Sequence[Pads], begins: Pa
         else None
     )
     fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
+    empty = next((operand for operand, shape in enumerate(fits) if 0 in shape), None)
+    if (
+        empty is not None
+        and op.name != "aten.cat"
+        and all(map(math.prod, map(physical, results, result_pads)))
+    ):  # XLA takes no rows of none
+        raise Unpadded(empty, fits[empty].index(0), capacity_of(0))
     # An op's results that are no tensors (attention: the length of the keys) have been returned to
     # the caller already.
     layout = op.layout and tuple(item if item is op_specs.Slot else None for item in op.layout)
@@ -157,8 +176,8 @@ def _padded(
 @dataclass(frozen=True, slots=True)
 class OnPadded(Lowering):
     """A call whose operands are padded: they are cut to `fits` and go through the steps of
-    `prologue`, then through the call or `instead`; each step and `instead` take one of the first
-    scalar arguments, integers."""
+    `prologue`, then through the call or `instead`; each step takes one of the first scalar
+    arguments, integers, and `instead` those that follow."""
 
     call: lowerings.Call | None
     fits: tuple[tuple[int, ...], ...]
@@ -174,8 +193,8 @@ class OnPadded(Lowering):
         for step, number in zip(self.prologue, numbers, strict=False):
             filled = step(list(arrays), number)  # a mask may come with them
             arrays = [*map(partitioning.same, filled, arrays), *filled[len(arrays) :]]
-        count = len(self.prologue) + (self.instead is not None)
+        count = len(self.prologue)
         if self.instead is not None:
-            return (self.instead(arrays, numbers[count - 1]),)
+            return (self.instead(arrays, *numbers[count:]),)
         assert self.call is not None, "an op has a call or a replacement"
         return self.call.lower(op, arrays, numbers[count:], layouts)

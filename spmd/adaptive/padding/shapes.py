@@ -5,6 +5,7 @@ An op that is neither here nor in `sums` or `padded_windows` ends the padding.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,19 @@ from torch._ops import OpOverload
 
 from ...core import create
 from ...core.extend import slices
-from .case import RULES, Append, Case, FullBuffer, Joined, NoRule, Pads, Rule, padded, physical
+from .case import (
+    RULES,
+    Append,
+    Case,
+    FullBuffer,
+    Joined,
+    NoRule,
+    Pads,
+    Rows,
+    Rule,
+    padded,
+    physical,
+)
 
 aten = torch.ops.aten
 
@@ -39,6 +52,8 @@ aten = torch.ops.aten
     aten.elu_backward.default,
     aten.hardtanh_backward.default,
     aten.softplus_backward.default,
+    aten.log_sigmoid_forward.default,
+    aten.log_sigmoid_backward.default,
     aten.hardswish.default,
     aten._conj.default,
     create.CHECKPOINT_NAME,
@@ -50,7 +65,7 @@ def elementwise(case: Case) -> None:
     """Broadcasting, of these ops and of those that torch tags as pointwise (`rule_of`): each dim of
     the result is the same dim, counted from the last, of the operands."""
     words = {i: range(-len(shape), 0) for i, shape in enumerate(case.shapes)}
-    case.share(words, [range(-len(shape), 0) for shape in case.results])
+    case.share(words, [range(-len(shape), 0) for shape in case.results], repeats=True)
 
 
 def rule_of(overload: OpOverload) -> Rule | None:
@@ -96,7 +111,11 @@ def reshape(case: Case) -> None:
     """A padded dim stays one, alone or joined to the dims before it, or is taken out of such a dim
     again; dims without padding behind it may join it."""
     old, new = case.shapes[0], case.results[0]
-    for dims, new_dims in _groups(old, new):
+    few = [dim for dim in case.pads[0] if old[dim] < 2]
+    place = _place_of(case, few[0]) if len(few) == len(case.pads[0]) == 1 else None
+    if place is not None:
+        case.result_pads[0][place] = case.pads[0][few[0]]
+    for dims, new_dims in _groups(old, new, few) if place is None else ():
         padded = [dim for dim in dims if dim in case.pads[0]]
         if not padded:
             continue
@@ -113,13 +132,28 @@ def reshape(case: Case) -> None:
         case.arguments["size"] = list(physical(new, case.result_pads[0]))
 
 
-def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Returns the dims longer than 1 that a reshape makes of each other, in the least groups of as
-    many elements."""
-    groups: list[tuple[list[int], list[int]]] = []
-    old_dims, new_dims = (
-        [dim for dim, size in enumerate(shape) if size != 1] for shape in (old, new)
+def _place_of(case: Case, dim: int) -> int | None:
+    """The dim of the result that a padded dim of no or one element is: as many elements are before
+    and behind it."""
+    old, new = case.shapes[0], case.results[0]
+    if case.overload is aten.unsqueeze.default:
+        return dim + (dim >= positive(case.arguments["dim"], len(new)))
+    around = math.prod(old[:dim]), old[dim], math.prod(old[dim + 1 :])
+    places = (
+        (math.prod(new[:place]), size, math.prod(new[place + 1 :]))
+        for place, size in enumerate(new)
     )
+    return next((place for place, there in enumerate(places) if there == around), None)
+
+
+def _groups(
+    old: Sequence[int], new: Sequence[int], few: Sequence[int]
+) -> list[tuple[list[int], list[int]]]:
+    """Returns the dims longer than 1 that a reshape makes of each other, in the least groups of as
+    many elements; with some old dims of one element."""
+    groups: list[tuple[list[int], list[int]]] = []
+    old_dims = [dim for dim, size in enumerate(old) if size != 1 or dim in few]
+    new_dims = [dim for dim, size in enumerate(new) if size != 1]
     if 0 in old:
         return groups
     while old_dims and new_dims:
@@ -205,7 +239,7 @@ def take(case: Case) -> None:
         if case.results[0] != shape:
             raise NoRule("takes nothing")
         case.result_pads[0][dim] = case.pads[0][dim]
-        case.arguments |= {"start": 0, "end": int(case.pads[0][dim])}
+        case.arguments |= {"start": 0, "end": int(case.pads[0][dim]), "step": 1}
         return
     run, start = run_and_start
     size, left_out = case.pads[0][dim], _left_out(case.arguments)
@@ -265,20 +299,16 @@ def cat(case: Case) -> None:
     case.share({i: [*dims[:dim], f"part {i}", *dims[dim + 1 :]] for i in operands}, [dims])
     if not any(dim in case.pads[i] for i in operands):
         return
-    first, *appended_operands = operands
-    if (
-        operands != list(range(len(operands)))
-        or not appended_operands
-        or any(dim in case.pads[i] for i in appended_operands)
-    ):
-        raise NoRule("has a padded operand before others")
-    length, size = case.length(first, dim), case.pads[first][dim]
-    more = case.results[0][dim] - length
-    capacity = (
-        FullBuffer(size + more) if type(size) is FullBuffer else capacity_of(length + more, size)
-    )
+    if operands != list(range(len(operands))):
+        raise NoRule("joins a value with itself")
+    starts = [0, *itertools.accumulate(case.length(i, dim) for i in operands)]
+    sizes = [case.pads[i].get(dim, case.shapes[i][dim]) for i in operands]
+    if type(sizes[0]) is FullBuffer or any(dim in case.pads[i] for i in operands[1:]):
+        capacity = type(sizes[0])(sum(sizes))
+    else:
+        capacity = capacity_of(starts[-1], sizes[0])
     case.result_pads[0][dim] = capacity
-    case.do(Append(dim, int(capacity)), length)
+    case.do(Append(dim, int(capacity)), *starts[1:-1])
 
 
 @padded(aten.stack.default)
@@ -298,7 +328,7 @@ LEAST = 64
 
 def capacity_of(length: int, least: int = LEAST) -> int:
     """The capacity of a dynamic dim: it doubles."""
-    size = least
+    size = least or LEAST
     while size < length:
         size *= 2
     return size
@@ -315,6 +345,13 @@ def begins(case: Case, dims: Pads) -> None:
         raise NoRule("has no rule for a padded dim that a reshape has joined to others")
     if case.overload is aten.slice.Tensor:
         dim = positive(case.arguments.get("dim", 0), len(shape))
+        start = case.arguments.get("start") or 0
+        if dim in case.pads[0] and case.arguments.get("step", 1) == 1 and start >= 0:
+            # as many rows of a padded dim as others have
+            case.length(0, dim)
+            case.result_pads[0] |= case.pads[0] | dims
+            case.do(Rows(dim, int(dims[dim])), start)
+            return
         if (
             (case.arguments.get("start") or 0) != 0
             or case.arguments.get("step", 1) != 1

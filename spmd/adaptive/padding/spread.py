@@ -9,18 +9,21 @@ kept at its own length, the graph stays as it was recorded, and the compile log 
 that `torch.cat` extends keeps its padding, which doubles, between the runs, and its memory.
 """
 
+import contextlib
 import dataclasses
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from ...core import DeviceData, Meta, observation
 from ...core.extend import (
+    KNOWN_MASK,
     Arrays,
     Bounded,
     Graph,
@@ -31,13 +34,16 @@ from ...core.extend import (
     Rewrite,
     Value,
     dynamic,
+    lowerings,
     op_specs,
     user_lines,
     walks,
 )
-from .case import FullBuffer, Joined, NoRule, Pads, key_of, padded_meta
+from .case import RULES, Case, FullBuffer, Joined, NoRule, Pads, Unpadded, key_of, padded_meta
 from .on_padded import Padded, on_padded
 from .shapes import capacity_of
+
+aten = torch.ops.aten
 
 # The op that pads data on the device; `pad` adds it.
 LENGTHEN = "spmd.pad"
@@ -54,66 +60,106 @@ def _refusal(node: Node, why: object) -> str:
 class Sources(NamedTuple):
     """The origins of padding: ops whose result, and data whose shape, changes in length from run to
     run, each with its dynamic dims. host_computed: ops whose padded results the host would compute.
-    capacities: of the dims that the user has marked, by their lengths."""
+    capacities: of the dims that the user has marked, or data has counted, by their lengths. begun:
+    the padding of values that meet such dims."""
 
     nodes: Mapping[Node, Sequence[int]]
     inputs: Mapping[DeviceData, Sequence[int]]
     host_computed: Mapping[Node, Sequence[int]] = types.MappingProxyType({})
     capacities: Mapping[int, int] = types.MappingProxyType({})
+    begun: "Mapping[Node | DeviceData, Pads]" = types.MappingProxyType({})
 
 
-def _begins_at(node: Node, lengths: Collection[int]) -> tuple[int, ...]:
-    """Returns the dims of an op's result that may be dynamic as the dims of these lengths are: of a
-    range, of repeated elements, of a number in every place, of the gradient of some elements."""
-    name, shape = node.op.name, node.meta.shape
-    dims: Sequence[int] = ()
-    if name in ("aten.slice_backward", "aten.select_backward"):
-        dims = _taken_back(node)
-    elif name == "aten.expand":
-        source_shape = node.operands[0].meta.shape
-        more = len(shape) - len(source_shape)
-        dims = [
-            dim
-            for dim, size in enumerate(shape)
-            if size > 1 and (dim < more or source_shape[dim - more] != size)
-        ]
-    elif name.startswith("aten.arange") or node.op.constant is not None:
-        dims = [dim for dim, size in enumerate(shape) if size > 1]
-    return tuple(dim for dim in dims if shape[dim] in lengths)
+def _may_begin(source: Node | DeviceData, dim: int) -> bool:
+    """True for host data, and for the result of a range, a number in every place, of repeated
+    elements, a slice, or the gradient of an element: padding may follow its elements in a dim."""
+    if isinstance(source, DeviceData):
+        return source.host is not None and not source.is_state
+    name, shape = source.op.name, source.meta.shape
+    operand = source.operands[0].meta.shape if source.operands else ()
+    behind = dim - len(shape)
+    is_longer = -behind > len(operand) or operand[behind] != shape[dim]
+    return (
+        name.startswith("aten.arange")
+        or source.op.constant is not None
+        or (name == "aten.select_backward" and operand == (*shape[:dim], *shape[dim + 1 :]))
+        or (name in ("aten.expand", "aten.slice.Tensor") and is_longer)
+    )
 
 
-def _taken_back(node: Node) -> list[int]:
-    """Returns the dims in which the result of the gradient of a slice or select is longer than its
-    operand."""
-    source_shape, result = node.operands[0].meta.shape, node.meta.shape
-    if len(source_shape) == len(result):
-        return [dim for dim, size in enumerate(result) if size != source_shape[dim]]
-    return [
-        next(
-            dim for dim in range(len(result)) if (*result[:dim], *result[dim + 1 :]) == source_shape
-        )
-    ]
+# The lengths of host data, by the line that made it and its other dims.
+_lengths: Bounded[tuple[Any, ...], set[int]] = Bounded(512)
+
+
+def _changes(data: DeviceData) -> bool:
+    """True for host data of another length in each step, as the boxes in an image."""
+    if data.host is None or data.source is None or data.is_state or not data.meta.shape:
+        return False
+    key = data.source, data.meta.dtype, data.meta.shape[1:]
+    lengths = {*(_lengths.get(key) or ()), data.meta.shape[0]}
+    return len(_lengths.keep(key, lengths)) > 1
+
+
+class _Begins(Exception):
+    """Padding has to begin: the value, an op's result or host data, and its padded dims."""
+
+
+# The padding that begins in values as they meet padded ones, by their places among a graph's ops
+# and inputs; of graphs by the names of their ops and their wiring.
+_begun: Bounded[tuple[Any, ...], dict[int, Pads]] = Bounded(512)
 
 
 def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | str:
     """Returns the graph with its dynamic dims padded, and the ops that were replaced; the reason
     where it cannot be.
 
-    Where dims that the user has marked meet others of their lengths, these are taken for equal to
-    them.
+    Where dims that the user has marked, or data has counted, meet values without padding, it begins
+    in these, too, and in host data whose length changes.
     """
-    padded = _pad(graph, sources, {})
-    return (
-        _pad(graph, sources, sources.capacities)
-        if isinstance(padded, str) and sources.capacities
-        else padded
-    )
+    marked = {node.operands[0] for node in sources.nodes if node.op.name == walks.UNPADDED}
+    changing = {
+        data: {0: capacity_of(data.meta.shape[0])}
+        for data in graph.inputs
+        if sources.capacities and data not in marked and _changes(data)
+    }
+    padded = _pad_more(graph, sources, changing)
+    return _pad_more(graph, sources, {}) if isinstance(padded, str) and changing else padded
 
 
-def _pad(
-    graph: Graph, sources: Sources, capacities: Mapping[int, int]
+def _pad_more(
+    graph: Graph, sources: Sources, changing: Mapping[Any, Pads]
 ) -> tuple[Graph, set[Node]] | str:
-    spread = _Spread(graph, sources, capacities)
+    """`_pad`, again from the start with each value in which padding has to begin."""
+    values: list[Any] = [*graph.nodes, *graph.inputs]
+    places = {value: place for place, value in enumerate(values)}
+    key = (
+        *[
+            (node.op.name, *[places[walks.origin(operand) or operand] for operand in node.operands])
+            for node in graph.nodes
+        ],
+        *[len(value.meta.shape) for value in values],
+        *[node.op.operands for node in graph.nodes if node.op.name == walks.UNPADDED],
+        len(changing),
+    )
+    begun = _begun.get(key) or _begun.keep(key, {})
+    while True:
+        pads = {
+            values[place]: pads
+            for place, pads in begun.items()
+            if all(
+                size >= values[place].meta.shape[dim] and _may_begin(values[place], dim)
+                for dim, size in pads.items()
+            )
+        }
+        try:
+            return _pad(graph, sources._replace(begun={**changing, **pads}))
+        except _Begins as found:
+            value, pads = found.args
+            begun[places[value]] = begun.get(places[value], {}) | pads
+
+
+def _pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | str:
+    spread = _Spread(graph, sources)
     gradient = next((node for node in graph.nodes if node.sequence >= 0), None)
     sizes = (size for node in sources.nodes for size in spread.begun(node).values())
     is_of_device = any(device_data.host is None for device_data in sources.inputs)
@@ -146,7 +192,13 @@ def in_place(graph: Graph, padded_roots: Sequence[int]) -> Graph:
     It stays in the same memory where that has room for the new token and the old value is in no
     tensor.
     """
-    donated, onto, pinned = list(graph.donated), list(graph.onto), list(graph.pinned)
+    # a padded result has another shape than the data that it would be written over
+    onto = [None if target in padded_roots else target for target in graph.onto]
+    donated = [
+        is_donated and target not in padded_roots
+        for is_donated, target in zip(graph.donated, graph.onto, strict=True)
+    ]
+    pinned = list(graph.pinned)
     for at_root in padded_roots:
         root = graph.roots[at_root]
         cache = root.operands[0] if type(root) is Node and root.op.name == "aten.cat" else None
@@ -169,12 +221,9 @@ def in_place(graph: Graph, padded_roots: Sequence[int]) -> Graph:
 class _Spread(Rewrite):
     """A graph while it is padded, with the padded dims of each value."""
 
-    def __init__(self, graph: Graph, sources: Sources, capacities: Mapping[int, int]):
-        """capacities: of lengths that ranges, masks and other new values have, too, as padded dims
-        have them."""
+    def __init__(self, graph: Graph, sources: Sources):
         super().__init__(graph, is_recorded=True)
         self.origins = sources
-        self.capacities = dict(capacities)
         self.pads: dict[object, Pads] = {}
         self.data: dict[DeviceData, DeviceData] = {}
         self.changed: set[Node] = set()
@@ -186,23 +235,14 @@ class _Spread(Rewrite):
     def begun(self, node: Node) -> Pads:
         """Returns the capacities of the dims of an op's result at which padding begins; of a slice
         the full buffer."""
-        dims, shape = self.origins.nodes.get(node), node.meta.shape
-        full = node.operands[0].meta.shape if node.op.name == "aten.slice.Tensor" else None
-        if dims is None and self.capacities:
-            if full is None:
-                dims = _begins_at(node, self.capacities)
-            else:  # of a table of positions
-                dims = [
-                    dim
-                    for dim, size in enumerate(shape)
-                    if size in self.capacities and size < full[dim]
-                ]
-            return {dim: self.capacities[shape[dim]] for dim in dims}
-        if full is None:
-            return {dim: self.capacity(shape[dim]) for dim in dims or ()}
+        if node in self.origins.begun:
+            return self.origins.begun[node]
+        dims, shape = self.origins.nodes.get(node, ()), node.meta.shape
+        if node.op.name != "aten.slice.Tensor":
+            return {dim: self.capacity(shape[dim]) for dim in dims}
+        full = node.operands[0].meta.shape
         return {
-            dim: self.origins.capacities.get(shape[dim]) or FullBuffer(full[dim])
-            for dim in dims or ()
+            dim: self.origins.capacities.get(shape[dim]) or FullBuffer(full[dim]) for dim in dims
         }
 
     def pads_of(self, value: Value) -> Pads:
@@ -214,7 +254,12 @@ class _Spread(Rewrite):
         for operand in node.operands:
             self.lengthen(operand, node)
         pads = list(map(self.pads_of, node.operands))
-        begins = {} if any(pads) else self.begun(node)
+        if node.op.name == KNOWN_MASK:  # its numbers may be those of one length
+            (mask, *_), name = node.operands, walks.value_name(node)
+            self.new_values[name], self.pads[name] = self.value(mask), pads[0]
+            self.changed.add(node)
+            return
+        begins = {} if any(pads) and node not in self.origins.begun else self.begun(node)
         op, numbers, padded = _alone(node), node.numbers, None
         if node in self.origins.host_computed:
             dims = self.origins.host_computed[node]
@@ -224,7 +269,9 @@ class _Spread(Rewrite):
         elif begins or any(pads):
             try:
                 padded = padded_op(op, pads, begins)
-            except NoRule:
+            except NoRule as why:
+                if type(why) is Unpadded and self.origins.capacities:
+                    self.begin(node.operands[why.operand], why.dim, why.size)
                 if not begins:
                     raise
                 # another op of the same name in the same line
@@ -233,23 +280,34 @@ class _Spread(Rewrite):
             self.changed.add(node)
             for value, pad in zip(walks.results(node), padded.pads, strict=True):
                 self.pads[walks.value_name(value)] = pad
-                for dim, size in pad.items() if self.capacities else ():
-                    if type(size) is not FullBuffer:
-                        self.capacities.setdefault(value.meta.shape[dim], size)
         self.put(node, op, node.operands, numbers)
+
+    def begin(self, value: Value, dim: int, size: int) -> None:
+        """Raises _Begins where a value without padding may have it, in this dim or in one that it
+        comes from."""
+        source = value if isinstance(value, DeviceData) else walks.origin(value)
+        if source is None or dim in self.origins.begun.get(source, ()):
+            return
+        if isinstance(source, Node) and source.op.name == KNOWN_MASK:
+            self.begin(source.operands[0], dim, size)
+        elif _may_begin(source, dim):
+            raise _Begins(source, {dim: size})
+        elif isinstance(source, Node):
+            pads = list(map(self.pads_of, source.operands))
+            for index, operand in enumerate(source.operands):
+                for place, capacity in _inverse(source, value, dim, size, pads, index).items():
+                    self.begin(operand, place, capacity)
 
     def lengthen(self, device_data: Value, reader: Node) -> None:
         """Pads data with dynamic dims: on the host, or in the program."""
-        if (
-            type(device_data) is not DeviceData
-            or device_data not in self.origins.inputs
-            or device_data in self.new_values
-        ):
+        if type(device_data) is not DeviceData or device_data in self.new_values:
             return
         pads = {
             dim: self.capacity(device_data.meta.shape[dim])
-            for dim in self.origins.inputs[device_data]
-        }
+            for dim in self.origins.inputs.get(device_data, ())
+        } | self.origins.begun.get(device_data, {})
+        if not pads:
+            return
         meta = padded_meta(device_data.meta, pads)
         if device_data.host is None:
             self.new_values[device_data] = self.add(
@@ -260,6 +318,47 @@ class _Spread(Rewrite):
                 device_data, meta
             )
         self.pads[device_data] = pads
+
+
+# The ops that make an operand of the result of these, or of one that is padded as it is.
+_INVERSES = {
+    "aten.view": aten.view.default,
+    "aten._unsafe_view": aten.view.default,
+    "aten.slice_backward": aten.slice.Tensor,
+}
+
+
+def _inverse(
+    node: Node, value: Value, dim: int, size: int, pads: Sequence[Pads], index: int
+) -> Pads:
+    """Returns the padding of an op's operand by which this dim of a result may have it."""
+    inverse, lowering = _INVERSES.get(node.op.name), node.op.lowering
+    operand, shape = node.op.operands[index].shape, value.meta.shape
+    result: Pads = {}
+    if inverse is not None and type(lowering) is lowerings.Call:
+        case = Case(
+            inverse, dict(lowering.arguments), [shape], [], [{dim: size}], [operand], [], [result]
+        )
+        with contextlib.suppress(NoRule):
+            RULES[inverse](case)
+        return result
+    for place, length in enumerate(operand):
+        if length == shape[dim] and place not in pads[index]:
+            padded = [*pads[:index], pads[index] | {place: size}, *pads[index + 1 :]]
+            if _may_spread(node, padded, walks.result_index(value), dim):
+                result[place] = size
+    return result
+
+
+def _may_spread(node: Node, pads: list[Pads], index: int, dim: int) -> bool:
+    """True if a result's dim is padded where an op's operands are, and those that they meet."""
+    while True:
+        try:
+            return dim in padded_op(_alone(node), pads, {}).pads[index]
+        except Unpadded as why:
+            pads[why.operand] = pads[why.operand] | {why.dim: why.size}
+        except NoRule:
+            return False
 
 
 def padded_on_host(device_data: DeviceData, meta: Meta) -> DeviceData:

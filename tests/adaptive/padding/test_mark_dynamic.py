@@ -300,11 +300,19 @@ class TestMarks:
         assert torch.equal(x.cpu(), data + 1)
 
     def test_mixed_with_what_is_not_marked(self) -> None:
-        """Two values of one length, of which one is marked: right, by a program of its own, and the
-        log says so."""
-        data = torch.rand(3, 7)
-        made = spmd.mark_dynamic(data.to("xla"), 1) * data.to("xla")
-        torch.testing.assert_close(made.cpu(), data * data)
+        """Two values of one length, of which one is marked: host data is padded, too. What is on
+        the device is not: right, by a program of its own, and the log says so."""
+        counts = []
+        for length in (7, 9):
+            data, before = torch.rand(3, length), spmd.metrics.num_compiles()
+            made = spmd.mark_dynamic(data.to("xla"), 1) * data.to("xla")
+            torch.testing.assert_close(made.cpu(), data * data)
+            counts.append(spmd.metrics.num_compiles() - before)
+        assert not counts[1]
+        computed = data.to("xla").exp()
+        spmd.sync()
+        made = spmd.mark_dynamic(data.to("xla"), 1) * computed
+        torch.testing.assert_close(made.cpu(), data * data.exp())
         assert "meets a value of the same length that has no padding" in last_cause()
 
     @pytest.mark.parametrize("length", [0, 1])
