@@ -1,5 +1,5 @@
-"""Time the host's part of a training step: recorded by Python, compiled by `spmd.compile`, and a
-call of `jax.jit`.
+"""Time the host's part of a training step: recorded by Python, played as it is
+(`config.replay_steps`), compiled by `spmd.compile`, and a call of `jax.jit`.
 
     python recipes/benchmarks/compiled_step.py  # 12 layers, 8 simulated devices, FSDP, AdamW
     python recipes/benchmarks/compiled_step.py --layers 2 --pairs 5
@@ -174,6 +174,15 @@ def sides(args: argparse.Namespace, scan: str, words: str) -> list[Side]:
     spmd.config.scan_layers = scan
     torch.manual_seed(0)
     step, batch = training(args)
+
+    def played() -> float:
+        spmd.config.replay_steps = True
+        seconds = timed(step, batch)
+        spmd.config.replay_steps = False
+        return seconds
+
+    for _ in range(8):
+        played()
     compiled = spmd.compile(step)
     for _ in range(4):
         compiled(*batch)
@@ -188,13 +197,14 @@ def sides(args: argparse.Namespace, scan: str, words: str) -> list[Side]:
     program.executable = trivial.executable
 
     def checked() -> float:
-        schedule.since = spmd.config.check_replays
+        schedule.since = spmd.config.check_replays  # the next call is a check
         seconds = timed(compiled, batch)
         schedule._cost = math.inf
         return seconds
 
     calls = {
         "recorded at each step": lambda: timed(step, batch),
+        "as it is, played": played,
         "spmd.compile": lambda: timed(compiled, batch),
         "spmd.compile, a check": checked,
         "jax.jit": trivial.call,
@@ -202,6 +212,7 @@ def sides(args: argparse.Namespace, scan: str, words: str) -> list[Side]:
 
     def called(call: Callable[[], float]) -> float:
         spmd.config.scan_layers = scan  # a guard of the compiled step
+        call()  # A loop calls one step. The call after another row's binds the state anew.
         return call()
 
     return [

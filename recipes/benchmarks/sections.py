@@ -12,12 +12,14 @@ _PLANNED = (
     ),
     "spmd/tools/hlo",
 )
+_ATTENTION = ("spmd/ops/attention.py", "spmd/ops/kernels")
 _BY_HAND = {  # what a command's script runs as JAX by hand, and what reads its figures
     "step": ("jax_gpt", "layouts"),
     "step_table": ("jax_gpt", "layouts", "step"),
     "step_plans": ("jax_gpt", "layouts", "step", "scale"),
     "scale": ("jax_llama",),
     "sequences": ("jax_sequences", "jax_llama", "sides", "scale"),
+    "masked_attention": ("sides", "scale"),
     "experts": ("jax_experts", "jax_llama", "sides", "scale"),
     "generate": ("jax_decode",),
     "start": ("jax_gpt",),
@@ -123,6 +125,18 @@ SECTIONS = {
         rows=_OF_A_PLAN,
         code=_PLANNED,
         is_planned=True,
+    ),
+    "masked_attention": _section(
+        "masked_attention --rows causal window documents document_ids soft_cap wide latent",
+        rows=_OF_A_PLAN,
+        code=(*_PLANNED, *_ATTENTION),
+        settings=_BY_LIBTPU,
+        is_planned=True,
+    ),
+    "masked_counts": _section(
+        "masked_attention --rows counted_causal counted_window counted_soft_cap",
+        rows=("temporaries MiB", "operations G"),
+        code=(*_PLANNED, *_ATTENTION),
     ),
     "experts": _section(
         "experts --rows mixtral deepseek-layer --sides ours jax",

@@ -14,6 +14,7 @@ which device computes which pair of chunks in which step.
 
 import argparse
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,26 +23,37 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from spmd.parallel.exchanges import RingOfKeys
+from spmd.ops.kernels.flash import Masking
+from spmd.ops.kernels.mask_blocks import causal
+from spmd.parallel.exchanges import Visible
 from spmd.parallel.orders import HalfOfHeads, Order, ZigzagRows
 
 
-def pairs(order: Order) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The first rows and first columns of the pairs of each step of a ring: [devices, pairs]."""
+class Step(NamedTuple):
+    """The pairs of chunks of a step, [devices, pairs]: their first rows and columns, and whether a
+    position of them is visible."""
 
-    def of_device(_: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
-        ring, rows, steps = RingOfKeys(order, is_causal=True), order.starts(order.group), []
-        for step in range(order.num_groups):
-            source = ring.source(step)
-            met = ring.pairs(source) if step else ring.own_pairs()
-            columns = order.starts(source)
-            steps.append(
-                (jnp.stack([rows[p.row] for p in met]), jnp.stack([columns[p.column] for p in met]))
-            )
-        return steps
+    rows: np.ndarray
+    columns: np.ndarray
+    is_visible: np.ndarray
 
-    steps = jax.vmap(of_device, axis_name=order.axes[0])(jnp.arange(order.num_devices))
-    return [(np.asarray(rows), np.asarray(columns)) for rows, columns in steps]
+
+def pairs(order: Order) -> list[Step]:
+    """The pairs of each step of a ring under causality."""
+    total = order.length * order.num_groups * len(order.numbers(0))
+    visible = Visible.of(Masking(causal(total, total)), order)
+    groups = jax.vmap(lambda _: order.group, axis_name=order.axes[0])(jnp.arange(order.num_devices))
+    numbers = np.array([order.numbers(group) for group in range(order.num_groups)])
+    steps = []
+    for step, places in enumerate(visible.pairs):
+        row, column, is_visible = np.moveaxis(places[:, np.asarray(groups)], (0, 1, 2), (2, 1, 0))
+        sources = (np.asarray(groups) - step) % order.num_groups
+        rows, columns = (
+            np.take_along_axis(numbers[of], chunk, 1) * order.length
+            for of, chunk in ((np.asarray(groups), row), (sources, column))
+        )
+        steps.append(Step(rows, columns, is_visible == 1))
+    return steps
 
 
 def work(order: Order, documents: np.ndarray) -> tuple[float, float, float]:
@@ -49,8 +61,8 @@ def work(order: Order, documents: np.ndarray) -> tuple[float, float, float]:
     each token."""
     size = order.length
     scores = []
-    for rows, columns in pairs(order):
-        is_met = documents[columns + size - 1] >= documents[rows]
+    for rows, columns, is_visible in pairs(order):
+        is_met = is_visible & (documents[columns + size - 1] >= documents[rows])
         scores.append((np.where(rows == columns, 0.5, 1.0) * is_met).sum(1))
     num_chunks = len(documents) // size
     equal = num_chunks**2 / 2 / order.num_groups
@@ -91,9 +103,12 @@ def draw(path: Path, count: int = 8, length: int = 65_536) -> None:
 
 def _draw_pairs(axes: plt.Axes, order: Order, documents: np.ndarray) -> None:
     size, colours = order.length, plt.get_cmap("tab10")
-    for step, (rows, columns) in enumerate(pairs(order)):
+    for step, (rows, columns, is_visible) in enumerate(pairs(order)):
         for device in range(order.num_devices):
-            for row, column in zip(rows[device] // size, columns[device] // size, strict=True):
+            seen = is_visible[device]
+            for row, column in zip(
+                rows[device][seen] // size, columns[device][seen] // size, strict=True
+            ):
                 if documents[(column + 1) * size - 1] < documents[row * size]:
                     continue
                 # Two devices that share a pair have a half of its heads each: a half of the square.

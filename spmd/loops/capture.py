@@ -6,7 +6,7 @@ Not here: where its graph of autograd ends (`closed_over`); the use of it (`save
 
 import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -49,17 +49,25 @@ _NEVER = 1 << 60
 _SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
 
 
+# A read of a tensor by its sharding (see `reads.Read`), and its value.
+Gathered = tuple[XlaTensor, Sharding, Value | None]
+
+
 class Capture(ClosedOver):
     """The ops that a thread records inside `with`: the body of the op `name`. Other threads wait
     until it ends.
 
-    arguments: the values of the stand-ins. draws: the draws of one iteration
+    gathers: values gathered outside are gathered again in the body, and behind it. arguments: the
+    values of the stand-ins. lost: the storages of the body that are still
+    alive behind it. draws: the draws of one iteration
     (`seed.IterationDraws`). The end of the block takes back writes to tensors from outside.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, *, gathers: bool = True):
         super().__init__(name)
+        self._gathers = gathers
         self.arguments: list[Value] = []
+        self.lost: list[Any] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Capture":
@@ -74,17 +82,31 @@ class Capture(ClosedOver):
             self.draws = stack.enter_context(seed.iteration())
             self._stack = stack.pop_all()
         self.start = store.next_serial()
-        reads.next_generation()  # values gathered outside are gathered again in the body
+        self._begin_gathering()
+        self.gathered_outside = {
+            walks.value_name(view.value): (view.value, view, storage)
+            for view, *_ in ([] if self._gathers else storages.READ)
+            if view.is_read and view.is_fresh() and (storage := view.owner()) is not None
+        }
         return self
+
+    def _begin_gathering(self) -> None:
+        if self._gathers:
+            reads.next_generation()
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
     def stand_in(
-        self, meta: Meta, sharding: Sharding | None = None, *, requires_grad: bool = False
+        self,
+        meta: Meta,
+        sharding: Sharding | None = None,
+        *,
+        requires_grad: bool = False,
+        is_data: bool = False,
     ) -> XlaTensor:
-        """Returns a tensor that stands for an argument of the body."""
-        node = body.stand_in(meta.layout)
+        """Returns a tensor that stands for an argument of the body. is_data: for data outside."""
+        node = body.stand_in(meta.layout, is_data)
         self.arguments.append(node)
         storage = Storage(node, meta.layout, sharding)
         self._own.add(storage)
@@ -159,7 +181,9 @@ class Capture(ClosedOver):
         self._end()
         self._log.undo()
         storages.drop_reads(self._num_read)  # a gather inside may wait for a stand-in
-        reads.next_generation()
+        for value, read, storage in self.gathered_outside.values():
+            read.keep(value, storage)
+        self._begin_gathering()
         recorded_since = [
             storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None
         ]
@@ -168,6 +192,7 @@ class Capture(ClosedOver):
         )
         for storage in recorded_since:
             if walks.origin(storage.value) in inside:
+                self.lost.append(storage.ref)
                 lost = DeviceData(storage.meta)
                 lost.give_up(
                     f"it was made inside the body of {self.name}, where it stands for every "
@@ -191,6 +216,23 @@ class Capture(ClosedOver):
             self.passes_on(storage_of(stand_in).value, argument) for argument in self.arguments
         )
 
+    def gathered(self) -> list[Gathered]:
+        """The reads of tensors from outside, each with its value now, None for one that is to be
+        gathered again."""
+        tensors = {storage_of(tensor): tensor for tensor in self._seen.values()}
+        return [
+            (tensor, layout, read.value if read.stamp == storage.stamp else None)
+            for storage, tensor in tensors.items()
+            if storage.reads is not None
+            for layout, read in storage.reads.known.items()
+        ]
+
+    def is_outer(self, tensor: XlaTensor) -> bool:
+        """True for a tensor over a storage from outside."""
+        storage = storage_of(tensor)
+        seen = {storage_of(outside) for outside in self._seen.values()}
+        return storage in seen or (storage not in self._own and self.is_outside(storage.value))
+
     def passes_on(self, value: Value, source: Value) -> bool:
         """True if a value is another one, perhaps annotated or behind an optimization barrier that
         delays a gather."""
@@ -213,18 +255,26 @@ class Capture(ClosedOver):
     def tensors(self, values: Sequence[Value]) -> list[XlaTensor]:
         """Returns a tensor for each value from outside, to be read later: the user's own tensor
         where there is one."""
-        users: dict[Any, XlaTensor] = {}
+        return [outside.tensor for outside in self.sources(values)]
+
+    def sources(self, values: Sequence[Value]) -> list["Outside"]:
+        """Returns for each value from outside where a later call finds it."""
+        sources: dict[Any, Outside] = {}
+        before = self._log.values()  # of what the body has written
+        for name, (_, read, storage) in self.gathered_outside.items():
+            tensor = wrap(storage.meta, storage)
+            sources[name] = Outside(tensor, is_stored=False, layout=read.layout)
         for tensor in self._seen.values():
             storage = storage_of(tensor)
             if view_of(tensor) is not None:
                 tensor = wrap(storage.meta, storage)
-            elif storage.reads is not None:
-                users.setdefault(walks.value_name(reads.operand(tensor)), tensor)
-            users.setdefault(walks.value_name(storage.value), tensor)
-        pairs = [(value, users.get(walks.value_name(value))) for value in values]
+            stored, read = Outside(tensor, is_stored=True), Outside(tensor, is_stored=False)
+            sources.setdefault(walks.value_name(before.get(storage, storage.value)), stored)
+            sources.setdefault(walks.value_name(read.value()), read)
         return [
-            wrap(value.meta, Storage(value, value.meta)) if user is None else user
-            for value, user in pairs
+            sources.get(walks.value_name(value))
+            or Outside(wrap(value.meta, Storage(value, value.meta)), is_stored=True)
+            for value in values
         ]
 
     def nodes(self, roots: Sequence[Value], inputs: Sequence[Value]) -> list[Node]:
@@ -265,19 +315,39 @@ class Capture(ClosedOver):
         sources: Sequence[XlaTensor],
         arriving: Sequence[XlaTensor],
         value_of: "Callable[[XlaTensor, XlaTensor | None], Value] | None" = None,
+        at_leaf: Callable[[XlaTensor, XlaTensor], None] | None = None,
     ) -> list[Value]:
         """Records the gradients of such tensors, from those that arrive at the outputs, and returns
         their values.
 
         value_of: returns the value for a source's gradient, or for None, where nothing arrives at
-        it.
+        it. at_leaf: called with a leaf tensor and its gradient when this arrives; values that
+        forward has gathered are read again, as in a backward pass outside of a body.
         """
         if not outputs:
             return []
-        reads.next_generation()  # values gathered in forward are gathered again in backward
-        gradients = self._gradients(outputs, sources, arriving)
+        if at_leaf is None:
+            reads.next_generation()  # values gathered in forward are gathered again in backward
+        gradients = self._gradients(outputs, sources, arriving, at_leaf)
         with torch.no_grad():
             return list(map(value_of or sharded_gradient, sources, gradients))
+
+
+class Outside(NamedTuple):
+    """A value from outside: what a tensor's storage has, or the value that ops read of it (FSDP
+    gathers it), that in `layout` or that of the op's context."""
+
+    tensor: XlaTensor
+    is_stored: bool
+    layout: Sharding | None = None
+
+    def value(self) -> Value:
+        """The value now."""
+        storage = storage_of(self.tensor)
+        if self.layout is None:
+            return storage.value if self.is_stored else reads.operand(self.tensor)
+        assert storage.reads is not None
+        return storage.reads.known[self.layout].value_of(storage)
 
 
 def sharded_gradient(source: XlaTensor, gradient: Any, *, unsharded: bool = False) -> Value:

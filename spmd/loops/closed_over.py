@@ -8,6 +8,7 @@ gradient reaches them, and would free the graph outside.
 import contextlib
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,7 +17,15 @@ import torch
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from ..core import Storage, XlaTensor, storage_of, tensor_meta, view_of, wrap
+from ..core import (
+    Storage,
+    XlaTensor,
+    grad_shardings,
+    storage_of,
+    tensor_meta,
+    view_of,
+    wrap,
+)
 from ..core.extend import Node, Value, body, storages, walks
 
 _next_sequence = torch._C._autograd._get_sequence_nr
@@ -61,12 +70,15 @@ class ClosedOver:
         self.outer_values: dict[Node, Value] = {}
         self._own: set[Storage] = set()
         self._seen: dict[int, XlaTensor] = {}  # the tensors from outside that the body's ops read
+        self._versions: dict[int, int] = {}  # of these, before the body
         self._aliases: dict[XlaTensor, XlaTensor] = {}
         self._originals: dict[XlaTensor, XlaTensor] = {}
         self._ends: dict[Any, XlaTensor] = {}  # the original by its alias's node
         # By the tensor from outside, the edges and leaf tensors at which the body's graph ends.
         self._ends_of: dict[XlaTensor, dict[Any, None]] = {}
         self._is_differentiated = False
+        self.num_edges = Counter[Any]()  # between ops of autograd's graph, by where they end
+        self._walked: set[Any] = set()  # those ops
 
     def _begin(self) -> None:
         _watch_apply()
@@ -94,9 +106,19 @@ class ClosedOver:
             if isinstance(value, XlaTensor):
                 if storage_of(value) not in self._own and self.is_outside(storage_of(value).value):
                     original = self._originals.get(value, value)
+                    if id(original) not in self._seen:
+                        self._versions[id(original)] = original._version
                     self._seen[id(original)] = original
             elif type(value) in (list, tuple):
                 self.note(value)
+
+    def seen(self) -> Iterable[XlaTensor]:
+        """The tensors from outside that ops read, or write."""
+        return self._seen.values()
+
+    def with_new_version(self) -> list[XlaTensor]:
+        """The tensors from outside whose writes autograd has counted."""
+        return [x for number, x in self._seen.items() if x._version != self._versions[number]]
 
     def alias(self, tensor: XlaTensor, sequence: int | None = None) -> XlaTensor:
         """Returns what replaces a tensor in the body: its alias if it is from outside and has a
@@ -172,11 +194,11 @@ class ClosedOver:
             elif node.name() == "torch::autograd::AccumulateGrad":
                 source = end = node.variable
             elif node._sequence_nr() >= self._first:
-                stack += [
-                    (next_node, number)
-                    for next_node, number in node.next_functions
-                    if next_node is not None
-                ]
+                following = [edge for edge in node.next_functions if edge[0] is not None]
+                if node not in self._walked:
+                    self._walked.add(node)
+                    self.num_edges.update(following)
+                stack += following
                 continue
             elif edge in edges:
                 source = end = edges[edge]
@@ -195,9 +217,10 @@ class ClosedOver:
         outputs: Sequence[XlaTensor],
         sources: Sequence[XlaTensor],
         arriving: Sequence[XlaTensor],
+        at_leaf: Callable[[XlaTensor, XlaTensor], None] | None = None,
     ) -> list[Any]:
         """The gradients of stand-ins and tensors from outside, from those that arrive at the
-        outputs."""
+        outputs. at_leaf: called with a leaf tensor and its gradient, when this arrives."""
         self._is_differentiated = True
         ends_of = [list(self._ends_of.get(source, (source,))) for source in sources]
         ends = list(itertools.chain(*ends_of))
@@ -206,6 +229,11 @@ class ClosedOver:
         hooks = {end: end._backward_hooks for end in tensors if end._backward_hooks}
         for end in hooks:
             end._backward_hooks = None  # they run where the gradient arrives outside
+        if at_leaf is not None:
+            for end in tensors:
+                for hook in grad_shardings.played_hooks(hooks.setdefault(end, None)):
+                    end.register_hook(hook)
+                end.register_hook(functools.partial(at_leaf, end))
         try:
             gradients = iter(
                 torch.autograd.grad([*map(self.alias, outputs)], ends, arriving, allow_unused=True)

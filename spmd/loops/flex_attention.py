@@ -13,8 +13,9 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from ..core.extend import NAME
+from ..core.extend import NAME, known_mask
 from .scan import scan
+from .score_attention import recorded, score_attention
 
 Function = Callable[..., Any]
 
@@ -48,21 +49,30 @@ def flex_attention(
         query, key, value = (
             x if x.dtype is torch.float64 else x.to(dtype) for x in (query, key, value)
         )
-    is_plain = _returns_scores(score_mod)
+    is_plain, is_long = _returns_scores(score_mod), query.shape[2] * key.shape[2] >= LONG
+    wide = torch.float64 if query.dtype is torch.float64 else torch.float32
+    function = None
+    if is_long and not is_plain and not score_mod_other_buffers:
+        with _IndexByTensors():
+            function = recorded(score_mod, wide)
     score_mod = _of_positions(score_mod, 1, score_mod_other_buffers)
     mask_mod = _of_positions(block_mask[-1], 0, mask_mod_other_buffers)
 
     with torch.autocast(NAME, enabled=False):
         # Unread values of these are not computed.
-        attend = _by_blocks if query.shape[2] * key.shape[2] >= LONG else _at_once
+        attend = _by_blocks if is_long else _at_once
         result = attend(query, key, value, score_mod, mask_mod, scale)
-        if is_plain:
+        if is_plain or function is not None:
             mask = mask_mod(*(_positions(query, size) for size in (*query.shape[:3], key.shape[2])))
             key, value = (x.expand(batch, -1, -1, -1) for x in (key, value))
-            result = (
-                scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True),
-                *result[1:],
-            )
+            if function is None:
+                output = scaled_dot_product_attention(
+                    query, key, value, mask, scale=scale, enable_gqa=True
+                )
+            else:
+                mask = known_mask(mask, query, key)
+                output = score_attention(query, key, value, mask, function, scale)
+            result = output, *result[1:]
         return result
 
 

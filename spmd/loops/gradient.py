@@ -55,7 +55,8 @@ def with_gradient(
     """Records an op and returns its results; gradients reach `inputs`, of which there may be none.
 
     Until backward no more of the recording is held than `backward` refers to. A gradient of the
-    gradient raises NotImplementedError with the op's name; without a name, `backward` raises it.
+    gradient raises NotImplementedError with the op's name. Without a name that is up to `backward`,
+    which also gets None for a result without a gradient instead of zeros.
     """
     return list(_Apply.apply(name, forward, backward, *inputs)) if inputs else forward()[0]
 
@@ -69,6 +70,7 @@ class _Apply(torch.autograd.Function):
     ) -> Any:
         result, saved_tensors, has_gradient = forward()
         ctx.op_name, ctx.gradient = name, backward
+        ctx.set_materialize_grads(bool(name))
         ctx.save_for_backward(*saved_tensors)
         ctx.mark_non_differentiable(
             *(tensor for tensor, has in zip(result, has_gradient, strict=True) if not has)
@@ -84,6 +86,8 @@ class _Apply(torch.autograd.Function):
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.gradient = None  # what it refers to goes, as saved tensors do
         op_watch.note_own_op()
         return None, None, None, *gradients
 
@@ -123,27 +127,37 @@ _CASTS = frozenset(
 _PLACES = frozenset({"mark_sharding", "spmd.unmarked", "spmd.vary"})
 
 
-def saved(
+def read_in_backward(
     capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], middle: int
 ) -> list[Value]:
-    """Returns the values of the forward body that the backward body needs.
+    """Returns the values of the forward body that the backward body reads.
 
     roots: the results of backward. at_hand: values of the body that backward receives in any case.
     middle: the serial at which backward begins.
     """
-    stand_ins, received = (
-        set(map(walks.value_name, capture.arguments)),
-        set(map(walks.value_name, at_hand)),
-    )
     needed = {walks.value_name(value): value for value in roots}
     for node in walks.between(roots, at_hand, since=middle):
         for value in node.operands:
             needed.setdefault(walks.value_name(value), value)
-    forward = []
-    for name, value in needed.items():
-        maker = walks.origin(value)
-        if name in stand_ins or (maker is not None and capture.start <= maker.serial < middle):
-            forward.append(value)
+    stand_ins = set(map(walks.value_name, capture.arguments))
+    return [
+        value
+        for name, value in needed.items()
+        if name in stand_ins
+        or ((maker := walks.origin(value)) is not None and capture.start <= maker.serial < middle)
+    ]
+
+
+def saved(
+    capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], middle: int
+) -> list[Value]:
+    """Returns the values from which the backward body computes those that it reads (see
+    `read_in_backward`)."""
+    stand_ins, received = (
+        set(map(walks.value_name, capture.arguments)),
+        set(map(walks.value_name, at_hand)),
+    )
+    forward = read_in_backward(capture, roots, at_hand, middle)
     fixed: set[Node | None] = set()  # with the same result in each iteration, as a mask has
     free: set[Node | None] = set()  # recomputed by cheap ops from values at hand
 

@@ -1,12 +1,14 @@
 """A function that is recorded once and then called as one op of the lazy graph, with one op for its
 gradient.
 
-Its ops are put back before a program is compiled (`passes.called_bodies`): only the recording is
-spared.
+Its ops are put back before a graph has a key (`run.inlined_calls`): only the recording is spared.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import (
     LOCK,
+    Kept,
     Sharding,
     Storage,
     XlaTensor,
@@ -36,13 +39,17 @@ from ..core.extend import (
     op_watch,
     reads,
     regions,
+    storages,
     store,
     views,
     walks,
 )
-from .capture import Capture
-from .gradient import Backward, Tensors, record, saved, sharding_of, with_gradient
+from .capture import Capture, Gathered, Outside
+from .gradient import Backward, Tensors, read_in_backward, record, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
+
+Passed = Callable[[Any], Any] | None
+_IS_STORED, _STORED = operator.attrgetter("is_stored"), operator.attrgetter("tensor._storage.value")
 
 
 class NotOneOpError(NotImplementedError):
@@ -51,16 +58,23 @@ class NotOneOpError(NotImplementedError):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One op of the two: its OpSpec, its scalar arguments as recorded, and the places among them of
-    each draw."""
+    """One of the ops: its OpSpec, its scalar arguments as recorded, the places among them of each
+    draw, and the values from outside that are its first operands."""
 
     op: OpSpec
     numbers: list[float | int]
     draws: list[tuple[int, int]]
+    constants: "list[Outside]"
 
-    def at(self, draws: dict[Draw, Draw]) -> Sequence[float | int]:
-        """Returns the scalar arguments with other draws."""
-        numbers = list(self.numbers)
+    def operands(self) -> list[Value]:
+        """Returns the values from outside."""
+        if all(map(_IS_STORED, self.constants)):
+            return [*map(_STORED, self.constants)]
+        return [constant.value() for constant in self.constants]
+
+    def at(self, draws: dict[Draw, Draw], passed: Passed = None) -> Sequence[float | int]:
+        """Returns the scalar arguments with other draws, and others in place of formulas."""
+        numbers = list(self.numbers if passed is None else map(passed, self.numbers))
         for seed_index, count in self.draws:
             numbers[seed_index], numbers[count] = draws[
                 int(numbers[seed_index]), int(numbers[count])
@@ -73,22 +87,49 @@ class RecordedFunction:
 
     function: takes the tensors and returns a pytree. name: the op's. tensors: the arguments of the
     first call; later ones have the same shapes, dtypes, shardings and flags (`signature`). Values
-    from outside that the function reads are read again at each call.
+    from outside that the function reads are read again at each call. writes: it is a part of a
+    step: it may write into tensors from outside, and has gradients of its gradients. uses: the
+    results, in order, to which a gradient comes; None: all. new_uses: those of a later backward
+    where they are others. has_second_gradient: a gradient of its gradient was taken.
+    has_hooks: gradients of leaf tensors pass a `PlayedHook`.
 
     Raises NotOneOpError, NotImplementedError or `BodyError` where the function cannot be one op.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], tensors: Sequence[XlaTensor]):
-        self.name = name
-        state = seed.get_state()
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        tensors: Sequence[XlaTensor],
+        writes: bool = False,
+        uses: Sequence[bool] | None = None,
+        dropped: Sequence[int] = (),
+    ):
+        self.name, self._may_write, self._function, self._uses = name, writes, function, uses
+        self._dropped = dropped
+        self.new_uses: Sequence[bool] | None = None
+        self.has_second_gradient = False
+        self.num_waiting = 0  # calls since the last backward
+        self._state = state = seed.get_state()
         try:
-            with Capture(name) as capture:
+            with Capture(name, gathers=not writes) as capture:
                 self._record(capture, function, tensors)
+            self._recorded_draws: list[Draw] | None = capture.draws.draws
+            self._generators, lost = capture.draws.generators, capture.lost
+            fresh = {read for _, read, _ in capture.gathered_outside.values()}
+            del capture  # it holds the stand-ins
+            if writes and any(ref() is not None for ref in lost):
+                raise NotOneOpError(
+                    "a tensor that it makes and does not return is alive at its end"
+                )
         except BaseException:
             seed.set_state(state)  # the draws of a recording that is given up are drawn again
             raise
-        self._recorded_draws: list[Draw] | None = capture.draws.draws
-        self._generators = capture.draws.generators
+        self._was_gathered = [
+            (tensor, layout, storage_of(tensor).reads.known[layout] in fresh)
+            for tensor, layout in self._reads
+        ]
+        self._was_any_gathered = any(was for *_, was in self._was_gathered)
         drawn = set(self._recorded_draws)
         for part in (self.forward, *([self.backward] if self.backward else [])):
             if (
@@ -103,6 +144,40 @@ class RecordedFunction:
                 )
         self._first_draws = tuple(self._recorded_draws)
 
+    def is_gathered_otherwise(self) -> bool:
+        """True if a call now would gather other values than the recording did."""
+        if not (storages.READ or self._was_any_gathered):
+            return False
+        return any(
+            was is not _is_fresh(storage_of(tensor).reads.known.get(layout))
+            for tensor, layout, was in self._was_gathered
+        )
+
+    def constants(self) -> list[Outside]:
+        """The values from outside that both ops read."""
+        return [*self.forward.constants, *(self.backward.constants if self.backward else ())]
+
+    def numbers(self) -> list[Any]:
+        """The scalar arguments of both ops, formulas among them."""
+        return [*self.forward.numbers, *(self.backward.numbers if self.backward else ())]
+
+    def differences(self, later: "RecordedFunction", passed: Callable[[Any], Any]) -> Iterator[str]:
+        """The differences of a later recording in words. passed: the number that a call would have
+        passed in place of a recorded one."""
+        for old, new in ((self.forward, later.forward), (self.backward, later.backward)):
+            if old is None or new is None or old.op is not new.op:
+                if old is not new:
+                    yield "it records other ops"
+                continue
+            drawn = set(itertools.chain.from_iterable(old.draws))
+            for index, number in enumerate(map(passed, old.numbers)):
+                if index not in drawn and float(number).hex() != float(new.numbers[index]).hex():
+                    yield f"a number is {new.numbers[index]}, and was {number}"
+        if [value for kind, value in self.sources if kind != "static"] != [
+            value for kind, value in later.sources if kind != "static"
+        ]:
+            yield "it returns other tensors"
+
     # --- recording --------------------------------------------------------------------------------
 
     def _record(
@@ -114,6 +189,11 @@ class RecordedFunction:
                 tensor_meta(tensor),
                 sharding_of(tensor),
                 requires_grad=is_on and tensor.requires_grad,
+                is_data=(
+                    self._may_write
+                    and view_of(tensor) is None
+                    and walks.is_data(storage_of(tensor).value)
+                ),
             )
             for tensor in tensors
         ]
@@ -127,26 +207,109 @@ class RecordedFunction:
         for argument, tensor in zip(arguments, tensors, strict=True):
             storage, like = storage_of(argument), storage_of(tensor)
             storage.is_state, storage.is_parameter = like.is_state, like.is_parameter
-        outputs = self._sort_results(capture.run(function, *arguments), arguments)
+        outputs = self._sort_results(capture, capture.run(function, *arguments), arguments)
         self._note_annotations(arguments, tensors)
         self._note_writes(capture, arguments, tensors)
         self.has_gradient_of, reached = capture.reached_by(outputs)
+        # results of which others are made
+        self._inner = [
+            i for i, x in enumerate(outputs) if capture.num_edges[x.grad_fn, x.output_nr]
+        ]
+        # Whether a result is still alive when its gradient arrives is the caller's choice.
+        alive = {*self._inner}.difference(self._dropped)
+        self.pinned = [
+            i
+            for i, x in enumerate(outputs)
+            if self._may_write
+            and i not in alive
+            and grad_shardings.unpin(x)
+            and i not in self._inner
+        ]
+        self.sums_gradients = any(
+            count > 1 and node.name() == "torch::autograd::AccumulateGrad"
+            for (node, _), count in capture.num_edges.items()
+        )
         self.has_gradient = [i in self.has_gradient_of for i in range(len(outputs))]
         stand_in_index = {tensor: i for i, tensor in enumerate(stand_ins)}
-        self.needs = [stand_in_index.get(tensor, tensor) for tensor in reached]
+        self.needs: list[Any] = [stand_in_index.get(tensor, tensor) for tensor in reached]
+        # What is gathered behind the call, and behind its backward: later ops do not gather it.
+        outer = set(map(storage_of, self.outer))  # a write makes their reads stale
+        every = [x for x in capture.gathered() if self._may_write and storage_of(x[0]) not in outer]
+        self._reads = [(tensor, layout) for tensor, layout, _ in every]
+        self.gathered = [x for x in every if x[2] is None or not capture.is_outside(x[2])]
+        forward_values = [x for *_, x in self.gathered if x is not None]
         middle = store.next_serial()
-        stood_in = [capture.stand_in(tensor_meta(outputs[i])) for i in self.has_gradient_of]
+        self.arriving_of = [i for i in self.has_gradient_of if self._uses is None or self._uses[i]]
+        stood_in = [capture.stand_in(tensor_meta(outputs[i])) for i in self.arriving_of]
         arriving = [storage_of(tensor).value for tensor in stood_in]
-        gradients = capture.grad([outputs[i] for i in self.has_gradient_of], reached, stood_in)
+        # the gradients that leaf tensors have before
+        onto = {
+            leaf: capture.stand_in(
+                tensor_meta(leaf), sharding_of(leaf) if grad_shardings.is_pinned(leaf) else None
+            )
+            for leaf in (reached if self._may_write else ())
+            if leaf.is_leaf and leaf not in stand_in_index
+        }
+        old_gradients = {leaf: storage_of(old).value for leaf, old in onto.items()}
+
+        unmarked: dict[XlaTensor, Value] = {}
+        place_of = {tensor: place for place, tensor in enumerate(reached)}
+        # Of gradients that are views, by place: the view of what the op returns.
+        self._views: dict[int, views.View] = {}
+
+        def note_gradient(source: XlaTensor, gradient: XlaTensor | None) -> Any:
+            if gradient is None:
+                return None
+            if view_of(source) is None:
+                grad_shardings.shard_gradient(storage_of(source), gradient)
+            value, view = _base(capture, gradient)
+            if view is not None:
+                self._views[place_of[source]] = view
+            return value
+
+        def at_leaf(leaf: XlaTensor, gradient: XlaTensor) -> None:
+            if leaf in onto:
+                unmarked[leaf] = reads.operand(gradient)
+                onto[leaf].add_(gradient)
+            if grad_shardings.is_pinned(leaf):
+                grad_shardings.shard_gradient(storage_of(leaf), gradient)
+
+        # The places of such leaf tensors, and of other inputs with a gradient.
+        self._own = [place for place, tensor in enumerate(reached) if tensor in onto]
+        self._others = [place for place, tensor in enumerate(reached) if tensor not in onto]
+        if self._own:
+            self.needs.append(grad_shardings.END)
+        found = capture.grad(
+            [outputs[i] for i in self.arriving_of],
+            reached,
+            stood_in,
+            note_gradient if self._may_write else None,
+            at_leaf,
+        )
+        self.reaches = [value is not None for value in found] or [False] * len(reached)
+        self._reached = [place for place, is_reached in enumerate(self.reaches) if is_reached]
+        gradients = [value for value in found if value is not None]
         unwritten = [value for i, value in enumerate(argument_values) if i not in self.written]
-        saved_values = saved(capture, gradients, [*unwritten, *arriving], middle)
+        at_hand = {walks.value_name(value) for value in (*unwritten, *arriving)}
+        saved_values = [
+            value
+            for value in read_in_backward(capture, gradients, [*unwritten, *arriving], middle)
+            if walks.value_name(value) not in at_hand
+        ]
         written = [storage_of(arguments[i]).value for i in self.written]
-        self.forward, self.constants = self._part(
+        self.forward = self._part(
             capture,
             self.name,
-            [*map(reads.operand, outputs), *written, *saved_values],
+            [
+                *map(reads.operand, outputs),
+                *written,
+                *self._outer_values,
+                *saved_values,
+                *forward_values,
+            ],
             argument_values,
         )
+        self._num_saved = len(saved_values)
         self.results = [
             (
                 tensor_meta(tensor).layout,
@@ -155,6 +318,8 @@ class RecordedFunction:
             for tensor in outputs
         ]
         self.backward: _Part | None = None
+        self._leaves: list[XlaTensor] = []
+        self.has_hooks = False
         if gradients:
             read = capture.read(gradients, [*saved_values, *arriving, *argument_values]) - set(
                 map(walks.value_name, saved_values)
@@ -163,11 +328,33 @@ class RecordedFunction:
                 i for i, value in enumerate(argument_values) if walks.value_name(value) in read
             ]
             operands = [*saved_values, *(argument_values[i] for i in self.read), *arriving]
-            self.backward, self.kept_constants = self._part(
-                capture, f"{self.name}.backward", gradients, operands
+            behind = capture.gathered() if self._may_write else []
+            known = {walks.value_name(x) for x in (*forward_values, *operands)}
+            self.gathered_behind = [
+                (tensor, layout, x)
+                for tensor, layout, x in behind
+                if x is None or (not capture.is_outside(x) and walks.value_name(x) not in known)
+            ]
+            backward_values = [x for *_, x in self.gathered_behind if x is not None]
+            part = partial(self._part, capture, f"{self.name}.backward")
+            self.backward = part([*gradients, *backward_values], operands)
+            pairs = [pair for pair in zip(reached, found, strict=True) if pair[1] is not None]
+            self._leaves = [leaf for leaf, _ in pairs if leaf in onto]
+            self._leaf_hooks = grad_shardings.LeafHooks(self._leaves)
+            self.has_hooks = any(
+                grad_shardings.played_hooks(leaf._backward_hooks) for leaf in self._leaves
             )
+            self._places = [  # of these, among the gradients
+                place for place, leaf in enumerate(reached) if leaf in onto and self.reaches[place]
+            ]
+            # Gradients that go elsewhere have not their leaf's sharding; others are added.
+            plain = [unmarked.get(leaf, x) for leaf, x in pairs]
+            self._unmarked = part([*plain, *backward_values], operands)
+            sums = [storage_of(onto[leaf]).value if leaf in onto else x for leaf, x in pairs]
+            operands += [old_gradients[leaf] for leaf in self._leaves]
+            self._adding = part([*sums, *backward_values], operands)
 
-    def _sort_results(self, result: Any, arguments: Tensors) -> Tensors:
+    def _sort_results(self, capture: Capture, result: Any, arguments: Tensors) -> Tensors:
         """Notes of each result whether it is an argument, a new tensor, or anything else; returns
         the new ones."""
         flat, self.tree = tree_flatten(result)
@@ -187,6 +374,8 @@ class RecordedFunction:
                     raise NotOneOpError(
                         "it returns a view of an argument, or two tensors that share memory"
                     )
+                if self._may_write and capture.is_outer(value):
+                    raise NotOneOpError("it returns a tensor from outside, or a view of one")
                 storages.add(storage_of(value))
                 outputs.setdefault(id(value), value)
                 self.sources.append(("output", list(outputs).index(id(value))))
@@ -205,8 +394,14 @@ class RecordedFunction:
         self, capture: Capture, arguments: Tensors, tensors: Sequence[XlaTensor]
     ) -> None:
         """Notes the arguments that the function writes in place."""
-        if capture.written():
+        outer = capture.written()
+        if outer and not self._may_write:
             raise NotOneOpError("it writes in place into a tensor that is not among its arguments")
+        # Tensors, as a storage may have gone when its tensor has other data.
+        tensors_of_outer = {storage_of(x): x for x in capture.seen()}
+        self.outer = [tensors_of_outer[storage] for storage in outer]
+        self._outer_values = [value for _, value in outer.values()]
+        self.versions = capture.with_new_version()
         self.written = [
             i
             for i, (argument, value) in enumerate(zip(arguments, capture.arguments, strict=True))
@@ -219,56 +414,149 @@ class RecordedFunction:
 
     def _part(
         self, capture: Capture, name: str, roots: Sequence[Value], inputs: Sequence[Value]
-    ) -> tuple[_Part, Tensors]:
-        """Returns one of the ops, and the tensors from outside that are its first operands."""
+    ) -> _Part:
+        """Returns one of the ops."""
         constants = capture.outside(roots, inputs)
         region = Region.of(roots, [*constants, *inputs])
         op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
         return _Part(
-            op, regions.body_numbers(region), op_specs.draws_in(region.nodes)
-        ), capture.tensors(constants)
+            op,
+            regions.body_numbers(region),
+            op_specs.draws_in(region.nodes),
+            capture.sources(constants),
+        )
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def __call__(self, tensors: Sequence[XlaTensor]) -> Any:
-        """Records one call, for tensors like those of the first one."""
+    def __call__(self, tensors: Sequence[XlaTensor], passed: Passed = None) -> Any:
+        """Records one call, for tensors like those of the first one. passed: the scalar argument in
+        place of a recorded one."""
         threads.enter_thread()
-        self._annotate(tensors)
-        draws = self._draw()
+        self.annotate(tensors)
+        state, draws = self._draw()
+        self.num_waiting += 1
         inputs = [tensors[need] if isinstance(need, int) else need for need in self.needs]
+        residuals: list[Kept] = []
 
         def forward() -> tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]:
             with LOCK:
-                operands = [reads.operand(tensor) for tensor in (*self.constants, *tensors)]
-                values = record(self.forward.op, operands, self.forward.at(draws))
+                operands = self.forward.operands()
+                operands += map(reads.operand, tensors)
+                values = record(self.forward.op, operands, self.forward.at(draws, passed))
                 result = [
                     wrap(meta, Storage(value, meta, sharding))
                     for value, (meta, sharding) in zip(values, self.results, strict=False)
                 ]
-                kept_from = len(result) + len(self.written)
-                for i, value in zip(self.written, values[len(result) : kept_from], strict=True):
+                start = len(result) + len(self.written)
+                for i, value in zip(self.written, values[len(result) : start], strict=True):
                     views.write(tensors[i], value)
-                saved_tensors = tensors_of(values[kept_from:])
-            if self.backward is not None:
-                saved_tensors = [
-                    *self.kept_constants,
-                    *saved_tensors,
-                    *(tensors[i] for i in self.read),
-                ]
-            return result, saved_tensors, self.has_gradient
+                for storage, value in zip(
+                    map(storage_of, self.outer), values[start:], strict=False
+                ):
+                    storage.write(value)
+                start += len(self.outer)
+                torch._C._increment_version(self.versions)
+                _keep(self.gathered, values[start + self._num_saved :])
+            if self.backward is None:
+                return result, (), self.has_gradient
+            residuals.append(Kept(values[start : start + self._num_saved]))
+            watched = [
+                *(kept.tensor for kept in self.backward.constants),
+                *(tensors[i] for i in self.read),
+            ]
+            return result, watched, self.has_gradient
 
-        outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
+        name, backward = self.name, self._gradient(draws, passed, inputs, residuals)
+        if backward is not None and self._may_write:
+            again = partial(self._again, tensors, inputs, state, _autocast())
+            name, backward = "", partial(self._backward, backward, again)
+        outputs = with_gradient(name, inputs, forward, backward)
+        if backward is not None and self._own:
+            others = [x if x.is_leaf else x.grad_fn for x in (inputs[i] for i in self._others)]
+            grad_shardings.PlayedCall(self._leaves, others, self._decide).note(
+                outputs[self.has_gradient_of[0]].grad_fn
+            )
+        for i in self.pinned:
+            grad_shardings.follow(outputs[i])
+        for i in self._inner if self._may_write else ():
+            vars(outputs[i]).update(dict.fromkeys(_HOOKING, partial(_refuse_hook, self.name)))
         op_watch.note_own_op()
-        for i in self.written:
-            if not tensors[i].is_inference():  # those have no version
-                torch.autograd.graph.increment_version(tensors[i])
+        written = [tensors[i] for i in self.written]
+        # those of inference mode have no version
+        torch._C._increment_version([x for x in written if not x.is_inference()])
         flat = [
             tensors[value] if kind == "argument" else outputs[value] if kind == "output" else value
             for kind, value in self.sources
         ]
         return tree_unflatten(flat, self.tree)
 
-    def _annotate(self, tensors: Sequence[XlaTensor]) -> None:
+    def _backward(
+        self, recorded: Backward, again: Callable[[Sequence[Any]], Tensors], *arguments: Any
+    ) -> Sequence[torch.Tensor | None]:
+        self.num_waiting = 0
+        arriving = arguments[1]
+        if [i for i in self.has_gradient_of if arriving[i] is not None] != self.arriving_of:
+            self.new_uses = [gradient is not None for gradient in arriving]
+        elif not torch.is_grad_enabled() and not (
+            self.has_hooks and self._where_gradients_go()[0] is self._unmarked
+        ):
+            return self._accumulated(recorded(*arguments))
+        return self._accumulated(again(arriving))
+
+    def _decide(self, decisions: dict[Any, Any]) -> Sequence[torch.Tensor] | None:
+        decisions[self] = self._where_gradients_go()
+        return None if decisions[self][0] is self._unmarked else self._leaf_hooks.visited
+
+    def _accumulated(self, found: Sequence[Any]) -> Sequence[Any]:
+        """Gradients for autograd, which accumulates them, or leaves leaf tensors out."""
+        found = [*found, *(None for _ in self.needs[len(found) :])]
+        own = [place for place in self._own if found[place] is not None]
+        if own and grad_shardings.decided.value is not None:
+            gradients = [found[place] for place in own]
+            torch.autograd.backward([self.needs[place] for place in own], gradients)
+            for place in own:
+                found[place] = None
+        return found
+
+    def _again(
+        self,
+        tensors: Sequence[XlaTensor],
+        inputs: Sequence[XlaTensor],
+        state: Any,
+        autocast: torch.autocast,
+        arriving: Any,
+    ) -> Any:
+        """Returns the gradients of the inputs by the function's own ops, recorded once more: with a
+        graph of their own (create_graph=True), or where others arrive than at the recording."""
+        log, now, creates_graph = storages.UndoLog(), seed.get_state(), torch.is_grad_enabled()
+        if not creates_graph:  # gradients end at the arguments
+            ends: list[Any] = [
+                x if x.is_leaf else x.detach().requires_grad_(x.requires_grad) for x in tensors
+            ]
+            end_of = {id(x): end for x, end in zip(tensors, ends, strict=True)}
+            tensors, inputs = ends, [end_of.get(id(x), x) for x in inputs]
+        self.has_second_gradient |= creates_graph
+        storages.UNDO.append(log)
+        seed.set_state(state)
+        try:
+            with torch.enable_grad(), autocast:
+                flat, _ = tree_flatten(self._function(*tensors))
+        finally:
+            seed.set_state(now)
+            storages.UNDO.remove(log)
+            log.undo()
+        places = [i for i in self.has_gradient_of if arriving[i] is not None]
+        with grad_shardings.without_hooks([x for x in inputs if x.is_leaf]):
+            return torch.autograd.grad(
+                [flat[self.sources.index(("output", i))] for i in places],
+                inputs,
+                [arriving[i] for i in places],
+                create_graph=creates_graph,
+                allow_unused=True,
+            )
+
+    def annotate(self, tensors: Sequence[XlaTensor]) -> None:
+        """Gives arguments the annotations that the function gives to them."""
         for i, sharding, follows in self.annotated:
             if sharding is None:
                 annotations.clear_annotation(tensors[i])
@@ -277,25 +565,136 @@ class RecordedFunction:
             if follows is not None:
                 (grad_shardings.follow if follows else grad_shardings.leave)(tensors[i])
 
-    def _draw(self) -> dict[Draw, Draw]:
-        """Returns this call's draws by those of the recording, which are the first call's."""
-        draws, self._recorded_draws = self._recorded_draws, None
-        if draws is None:
-            draws = [seed.next_draw(generator) for generator in self._generators]
-        return dict(zip(self._first_draws, draws, strict=True))
+    def draw_again(self) -> None:
+        """Gives the draws back to the stream, where another recording takes its place."""
+        seed.set_state(self._state)
 
-    def _gradient(self, draws: dict[Draw, Draw], inputs: Sequence[XlaTensor]) -> Backward | None:
+    def _draw(self) -> tuple[Any, dict[Draw, Draw]]:
+        """Returns the state of the stream before this call's draws, and these by those of the
+        recording, which are the first call's."""
+        draws, self._recorded_draws = self._recorded_draws, None
+        state = self._state
+        if draws is None:
+            state, draws = seed.get_state(), [seed.next_draw(x) for x in self._generators]
+        return state, dict(zip(self._first_draws, draws, strict=True))
+
+    def _gradient(
+        self,
+        draws: dict[Draw, Draw],
+        passed: Passed,
+        inputs: Sequence[XlaTensor],
+        residuals: list[Kept],
+    ) -> Backward | None:
         part = self.backward
         if part is None:
             return None
-        shardings = [sharding_of(tensor) if tensor.is_leaf else None for tensor in inputs]
 
-        def backward(saved_tensors: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
-            tensors = [*saved_tensors, *(arriving[i] for i in self.has_gradient_of)]
-            values = record(part.op, list(map(reads.operand, tensors)), part.at(draws))
-            return tensors_of(values, shardings)
+        def backward(watched: Sequence[Any], arriving: Sequence[Any]) -> Sequence[Any]:
+            decided = grad_shardings.decided.value or {}
+            used, old = decided.get(self) or self._where_gradients_go()
+            operands = [
+                *used.operands(),
+                *(value for kept in residuals for value in kept.values()),
+                *map(reads.operand, watched[len(part.constants) :]),
+                *(reads.operand(arriving[i]) for i in self.arriving_of),
+                *(storage.value for storage in old),
+            ]
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                residuals.clear()  # else a sync would compute them
+            values = record(used.op, operands, used.at(draws, passed))
+            _keep(self.gathered_behind, values[len(self._reached) :])
+            by_place = dict(zip(self._reached, values, strict=False))
+            leaves = self._leaves
+            if used is part or old:
+                taken: Any = [by_place.pop(place) for place in self._places]
+                if old:
+                    for storage, value in zip(old, taken, strict=True):
+                        storage.write(value)
+                    torch._C._increment_version([leaf.grad for leaf in leaves])
+                else:
+                    taken = self._viewed(self._places, tensors_of(taken, map(sharding_of, leaves)))
+                    with torch._C.DisableTorchFunctionSubclass():
+                        for leaf, grad in zip(leaves, taken, strict=True):
+                            leaf.grad = grad
+            found: list[torch.Tensor | None] = [None] * len(self.reaches)
+            is_unmarked = used is not part and not old
+            for place, value in by_place.items():
+                source = inputs[place]
+                is_marked = source.is_leaf and not is_unmarked
+                made = tensors_of([value], [sharding_of(source) if is_marked else None])
+                is_own = is_unmarked and place in self._own
+                (found[place],) = made if is_own else self._viewed([place], made)
+            return found
 
         return backward
+
+    def _viewed(self, places: Sequence[int], bases: Tensors) -> Tensors:
+        """Returns gradients, or their views."""
+        if not self._views:
+            return bases
+        each = map(self._views.get, places)
+        return [
+            wrap(view.meta, storage_of(base), view.without_cache()) if view else base
+            for base, view in zip(bases, each, strict=True)
+        ]
+
+    def _where_gradients_go(self) -> tuple[_Part, Sequence[Storage]]:
+        """The op for a backward pass, and the gradients of leaf tensors to which it adds, if any:
+        autograd gives each leaf tensor its gradient, or adds it, or returns it."""
+        leaves = self._leaves
+        assert self.backward is not None
+        if not leaves:
+            return self.backward, ()
+        if grad_shardings.accumulates.value and self._leaf_hooks.look():
+            with torch._C.DisableTorchFunctionSubclass():
+                old: list[Any] = [leaf.grad for leaf in leaves]
+            if not any([gradient is not None for gradient in old]):  # noqa: C419
+                return self.backward, ()
+            if all(map(grad_shardings.adds_plainly, leaves)):
+                return self._adding, [*map(storage_of, old)]
+        return self._unmarked, ()
+
+
+_HOOKING = ("register_hook", "retain_grad")  # methods of a tensor
+
+
+def _refuse_hook(name: str, *_: Any) -> None:
+    raise RuntimeError(
+        f"a replayed call of {name} gives no gradient of a result of which another result is made; "
+        "set the hook from the loop's second step on, or spmd.config.replay_steps = False"
+    )
+
+
+def _is_fresh(view: Any) -> bool:
+    return view is not None and view.is_read and view.is_fresh()
+
+
+def _keep(gathered: Sequence[Gathered], values: Sequence[Value]) -> None:
+    """Has reads keep these values, in order, those without a value none."""
+    queue = iter(values)
+    for tensor, layout, value in gathered:
+        storage = storage_of(tensor)
+        read = storage.reads.known[layout]
+        if value is None:
+            read.value, read.stamp = None, -1
+        else:
+            read.keep(next(queue), storage)
+
+
+def _base(capture: Capture, gradient: XlaTensor) -> tuple[Value, views.View | None]:
+    """The value of a gradient that is a view of all of one made inside, and the view: the first op
+    that uses the gradient reads it. Else the gradient's own value."""
+    view, value = view_of(gradient), storage_of(gradient).value
+    is_inside = not capture.is_outside(value) and value not in capture.arguments
+    if view is None or not is_inside or value.meta.numel != view.meta.numel:
+        return reads.operand(gradient), None
+    return value, view.without_cache()
+
+
+def _autocast() -> torch.autocast:
+    """A context of the thread's present autocast, for a backward pass, which runs outside of it."""
+    dtype, is_on = torch.get_autocast_dtype("xla"), torch.is_autocast_enabled("xla")
+    return torch.autocast("xla", dtype, is_on)
 
 
 _TENSOR = object()  # in place of a tensor among the arguments

@@ -7,6 +7,7 @@ array. From `LONG` on that array is never made (`flash.py`); on a GPU half preci
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ from jax import lax
 from . import sharded
 from .floats import wide
 from .kernels import computed, cudnn, flash, splash
-from .kernels.flash import Dropout
+from .kernels.flash import Dropout, Masking, Places
+from .kernels.mask_blocks import causal, equations_of, fits, in_causal_order
 from .registry import as_promised, lower
 
 aten = torch.ops.aten
@@ -26,8 +28,9 @@ aten = torch.ops.aten
 LONG = 512 * 512
 
 
-def _is_long(query, key):
-    return query.shape[2] * key.shape[2] >= LONG
+def is_long(query, key):
+    """True for queries and keys whose scores are never one array."""
+    return query.shape[-2] * key.shape[-2] >= LONG
 
 
 def batched(x):
@@ -59,11 +62,14 @@ def aten_attention(
 ):
     shape = query.shape[:-1] + value.shape[-1:]
     query, key, value = batched(query), batched(key), batched(value)
-    how = {"is_causal": is_causal, "scale": scale_of(query, scale)}
-    form, devices = _form(query, key, _forward, blocks_forward)
-    form = partial(form, bias=attn_bias, dropout=_dropout(draw, query, dropout_p), **how)
-    case = query, key, value, attn_bias, dropout_p
-    output, logsumexp = _by_platform(form, "forward", case, how, devices)(query, key, value)
+    scale, dropout = scale_of(query, scale), _dropout(draw, query, dropout_p)
+    masking, rest = masking_of(attn_bias, is_causal, query, key)
+    short = partial(_forward, bias=attn_bias, is_causal=is_causal)
+    long = partial(blocks_forward, bias=rest, masking=masking)
+    form, devices = _form(query, key, short, long)
+    form = partial(form, dropout=dropout, scale=scale)
+    case = query, key, value, masking, rest, dropout_p
+    output, logsumexp = _by_platform(form, "forward", case, scale, devices)(query, key, value)
     seed = jnp.stack([jnp.asarray(part).astype(jnp.int64) for part in draw])
     return output.reshape(shape), logsumexp.reshape(shape[:-1]), seed
 
@@ -92,39 +98,69 @@ def aten_attention_backward(
 ):
     grad_out, query, key, value, out = map(batched, (grad_out, query, key, value, out))
     logsumexp = logsumexp.reshape(query.shape[:3])
-    how = {"is_causal": is_causal, "scale": scale_of(query, scale)}
-    form, devices = _form(query, key, _backward, blocks_backward)
+    scale = scale_of(query, scale)
     dropout = (
         None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
     )
     wants_bias = attn_bias is not None and grad_input_mask[3]
-    form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
-    case = query, key, value, attn_bias, dropout_p
-    grads = _by_platform(form, "backward", case, how, devices)(
-        query, key, value, grad_out, out, logsumexp
-    )
+    masking, rest = masking_of(attn_bias, is_causal, query, key, wants_bias)
+    short = partial(_backward, bias=attn_bias, is_causal=is_causal)
+    long = partial(blocks_backward, bias=rest, masking=masking)
+    form, devices = _form(query, key, short, long)
+    form = partial(form, dropout=dropout, scale=scale, wants_bias=wants_bias)
+    case = query, key, value, masking, rest, dropout_p
+    form = _by_platform(form, "backward", case, scale, devices, wants_bias)
+    grads = form(query, key, value, grad_out, out, logsumexp)
     return as_promised(grads, returns)
 
 
-def _form(query, key, short, long):
-    """The form for these lengths; and the devices of a long one, as far as they are known.
+def scored_attention(query, key, value, bias, *, score, scale):
+    """(output, logsumexp) of long attention with a function of its scores (`flash.Score`)."""
+    form, case, devices = _scored(blocks_forward, query, key, value, bias, score, scale)
+    return _by_platform(form, "forward", case, scale, devices)(query, key, value)
 
-    A long one is by the batch, the heads and the rows of the queries, with keys and values
-    gathered; the gradients of these are reduce-scattered along their rows.
-    """
-    if not _is_long(query, key):
+
+def scored_attention_backward(query, key, value, bias, *saved, score, scale):
+    """Its gradients of query, key and value. saved: the gradient of the output, the output, the
+    logsumexp."""
+    form, case, devices = _scored(blocks_backward, query, key, value, bias, score, scale)
+    form = partial(form, wants_bias=False)
+    return _by_platform(form, "backward", case, scale, devices)(query, key, value, *saved)[:3]
+
+
+def _scored(form, query, key, value, bias, score, scale):
+    masking, rest = masking_of(bias, False, query, key)
+    masking = replace(masking, score=score)
+    devices = _devices(query, key)
+    form = partial(form, bias=rest, masking=masking, dropout=None, scale=scale, devices=devices)
+    return form, (query, key, value, masking, rest, 0.0), devices
+
+
+def _form(query, key, short, long):
+    """The form for these lengths; and the devices of a long one, as far as they are known."""
+    if not is_long(query, key):
         return short, None
-    devices = splash.AttentionDevices.of(query, key)
-    if devices is None and sharded.num_devices() == 1:
-        devices = splash.AttentionDevices(None)
+    devices = _devices(query, key)
     return partial(long, devices=devices), devices
 
 
-def _by_platform(form, direction, case, how, devices):
+def _devices(query, key):
+    """The devices of a long form, as far as they are known.
+
+    It is by the batch, the heads and the rows of the queries, with keys and values gathered; the
+    gradients of these are reduce-scattered along their rows.
+    """
+    devices = splash.AttentionDevices.of(query, key)
+    is_one = devices is None and sharded.num_devices() == 1
+    return splash.AttentionDevices(None) if is_one else devices
+
+
+def _by_platform(form, direction, case, scale, devices, wants_bias=False):
     """`form`, or the platform's kernel for it; the platform is that of the program, which need not
     be this host's."""
-    kernels = {}
-    if cudnn.takes(*case):
+    kernels, masking = {}, case[3]
+    if not (of_cudnn := cudnn.refusal(*case)):
+        how = {"is_causal": masking.equations is not None, "scale": scale}
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)
         if devices is not None and sharded.platform() not in ("cpu", "tpu"):
             sharded.note_unused(
@@ -132,9 +168,22 @@ def _by_platform(form, direction, case, how, devices):
                 devices.mesh,
                 devices.rows,
             )
-    if devices is not None and splash.takes(*case, devices.num_row_shards):
-        kernels["tpu"] = partial(getattr(splash, direction), devices=devices, otherwise=form, **how)
+    of_splash = "queries of an unknown sharding"
+    if devices is not None and not (of_splash := splash.refusal(*case, devices.num_row_shards)):
+        how = {"masking": masking, "scale": scale, "devices": devices, "otherwise": form}
+        kernels["tpu"] = partial(getattr(splash, direction), **how)
+    if is_long(*case[:2]):
+        note_blocks(of_cudnn, of_splash, wants_bias)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
+
+
+def note_blocks(of_cudnn, of_splash, wants_bias=False):
+    """Notes why attention is computed in blocks, where the program's platform has a kernel."""
+    platform = sharded.platform()
+    reason = {"tpu": of_splash, "cpu": "", None: ""}.get(platform, of_cudnn)
+    if reason:
+        of_bias = " with a gradient" if wants_bias else ""
+        sharded.note_finding(f"attention in blocks: {reason}{of_bias}", "kernel")
 
 
 def _like(grads, operands):
@@ -167,48 +216,81 @@ def of_four_dims(bias):
     return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
-def blocks_forward(query, key, value, *, bias, dropout, devices, **how):
-    def form(query, key, value, dropout, bias, **rows):
-        operands = _heads(query, key), key, value, *_long_operands(key, dropout, bias)
-        output, logsumexp = flash.forward(*operands, **rows, **how)
-        shape = query.shape[:3]
-        return output.reshape(*shape, value.shape[-1]).astype(query.dtype), logsumexp.reshape(shape)
+def masking_of(bias, is_causal, query, key, wants_bias=False):
+    """The mask of scores in blocks, and the bias that is left beside it."""
+    rows, columns = query.shape[-2], key.shape[-2]
+    equations = bounds = None
+    if bias is not None:
+        of_bias = equations_of(bias)
+        if fits(of_bias) and not wants_bias:
+            equations, bias = of_bias.of_matrix(), None
+        else:
+            bounds = of_bias
+    if is_causal:
+        equations = causal(rows, columns) if equations is None else in_causal_order(equations)
+    return Masking(equations, bounds), bias
 
-    return _by_rows(form, devices, query, key, value, dropout, bias=bias)
+
+def blocks_forward(query, key, value, *, bias, masking, dropout, devices, scale):
+    def form(query, key, value, dropout, bias, masking):
+        return of_blocks(query, key, value, dropout, bias, masking=masking, scale=scale)
+
+    return _by_rows(form, devices, query, key, value, dropout, bias=bias, masking=masking)
+
+
+def of_blocks(query, key, value, dropout, bias, **how):
+    """(output in the dtype of the queries, logsumexp) of one device, in blocks."""
+    operands = _heads(query, key), key, value, *_long_operands(key, dropout, bias)
+    output, logsumexp = flash.forward(*operands, **how)
+    shape = query.shape[:3]
+    return output.reshape(*shape, value.shape[-1]).astype(query.dtype), logsumexp.reshape(shape)
 
 
 def blocks_backward(
-    query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, devices, **how
+    query,
+    key,
+    value,
+    grad_out,
+    out,
+    logsumexp,
+    *,
+    bias,
+    masking,
+    dropout,
+    wants_bias,
+    devices,
+    scale,
 ):
-    def form(query, key, value, grad_out, out, logsumexp, dropout, bias, **rows):
-        grad_out, *saved = (_heads(x, key) for x in (grad_out, out, logsumexp))
-        operands = (
-            grad_out,
-            _heads(query, key),
-            key,
-            value,
-            *saved,
-            *_long_operands(key, dropout, bias),
-        )
-        grad_query, *grads, grad_bias = flash.backward(
-            *operands, wants_bias=wants_bias, **rows, **how
-        )
-        return (
-            grad_query.reshape(query.shape),
-            *grads,
-            grad_bias.reshape(bias.shape) if wants_bias else None,
-        )
+    def form(query, key, value, grad_out, out, logsumexp, dropout, bias, masking):
+        arrays = query, key, value, grad_out, out, logsumexp, dropout, bias
+        return grads_of_blocks(*arrays, masking=masking, scale=scale, wants_bias=wants_bias)
 
     arrays = query, key, value, grad_out, out, logsumexp, dropout
-    grads = _by_rows(form, devices, *arrays, bias=bias, wants_bias=wants_bias, is_backward=True)
-    return _like(grads, (query, key, value, bias))
+    how = {"bias": bias, "masking": masking, "wants_bias": wants_bias, "is_backward": True}
+    return _like(_by_rows(form, devices, *arrays, **how), (query, key, value, bias))
 
 
-def _by_rows(form, devices, *arrays, bias, wants_bias=False, **direction):
-    """`form(*arrays, bias)`; where the rows are sharded, of each device's rows: keys and values are
-    gathered once, before the loop over blocks."""
+def grads_of_blocks(
+    query, key, value, grad_out, out, logsumexp, dropout, bias, *, wants_bias, **how
+):
+    """The gradients of query, key, value and, if it is needed, bias, of one device, in blocks."""
+    grad_out, *saved = (_heads(x, key) for x in (grad_out, out, logsumexp))
+    operands = grad_out, _heads(query, key), key, value, *saved
+    grad_query, *grads, grad_bias = flash.backward(
+        *operands, *_long_operands(key, dropout, bias), wants_bias=wants_bias, **how
+    )
+    return (
+        grad_query.reshape(query.shape),
+        *grads,
+        grad_bias.reshape(bias.shape) if wants_bias else None,
+    )
+
+
+def _by_rows(form, devices, *arrays, bias, masking, wants_bias=False, **direction):
+    """`form(*arrays, bias, masking)`; where the rows are sharded, of each device's rows: keys and
+    values are gathered once, before the loop over blocks."""
     if devices is None or not devices.rows:
-        return form(*arrays, bias)
+        return form(*arrays, bias, masking)
     bias = None if bias is None else of_four_dims(bias)
     # A computed mask that batch and heads share is computed in the loop; any other is an operand,
     # its rows sharded.
@@ -222,10 +304,22 @@ def _by_rows(form, devices, *arrays, bias, wants_bias=False, **direction):
 
     def on_shard(*operands):
         *arrays, bias, shard = operands
-        rows = {"first_row": shard * arrays[0].shape[2], "num_row_shards": devices.num_row_shards}
-        return form(*arrays, shared if is_shared else bias, **rows)
+        rows = arrays[0].shape[2]
+        starts = tuple((number * rows, 0) for number in range(devices.num_row_shards))
+        here = replace(
+            masking.at(Places(starts, shard)),
+            score=_score_of_shard(masking.score, devices, arrays[0]),
+        )
+        return form(*arrays, shared if is_shared else bias, here)
 
     return devices.run(on_shard, *arrays, bias=None if is_shared else bias, **direction)
+
+
+def _score_of_shard(score, devices, query):
+    """The function of scores of a device's batch and heads."""
+    axes = zip((devices.batch, devices.heads), query.shape, strict=False)
+    first = (lax.axis_index(names) * size if names else 0 for names, size in axes)
+    return None if score is None else replace(score, first=tuple(first))
 
 
 # -- The scores as one array. The backward repeats the forward's expressions for the probabilities:

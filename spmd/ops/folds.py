@@ -140,8 +140,8 @@ def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
 
 
 def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
-    """`elementwise` of a function that goes along these dims, counted from the end, which stay
-    merged."""
+    """`elementwise` of a function that goes along these dims, counted from the end. They and those
+    behind them stay merged, so that each has the same number."""
     shape = jnp.broadcast_shapes(*map(jnp.shape, arrays))
     parts_of: dict[int, tuple[int, ...]] = {}
     for array in arrays:
@@ -149,7 +149,8 @@ def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.
         for dim, group in enumerate(groups if source is not array else ()):
             index = dim - array.ndim
             sizes = tuple(source.shape[i] for i in group)
-            if len(group) > 1 and index not in dims and array.shape[dim] == shape[index]:
+            is_before = all(index < other for other in dims)
+            if len(group) > 1 and is_before and array.shape[dim] == shape[index]:
                 parts_of[index] = max(parts_of.get(index, ()), sizes, key=len)
     if not parts_of:
         return function(*arrays)

@@ -241,16 +241,6 @@ def aten_binary_cross_entropy_backward(grad_output, self, target, weight=None, r
     return grad if weight is None else grad * weight
 
 
-@lower(aten.binary_cross_entropy_with_logits.default, promote=Promote.DEFAULT)
-def aten_binary_cross_entropy_with_logits(
-    self, target, weight=None, pos_weight=None, reduction=MEAN
-):
-    log_sigmoid = jnp.minimum(self, 0) - jnp.log1p(jnp.exp(-jnp.abs(self)))
-    factor = 1 if pos_weight is None else (pos_weight - 1) * target + 1
-    loss = (1 - target) * self - factor * log_sigmoid
-    return _reduce(loss if weight is None else loss * weight, reduction)
-
-
 # -- The margin between classes, of which torch decomposes the loss but not its gradient.
 
 

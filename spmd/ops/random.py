@@ -52,9 +52,13 @@ def _counters(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 def bits(draw: Draw, shape: tuple[int, ...]) -> jax.Array:
     """Uniform 64-bit words of the given shape."""
-    half = np.uint64(32)
     key = _key(draw)
-    x = y = _counters(key, shape)
+    return _words(key, _counters(key, shape))
+
+
+def _words(key: jax.Array, counters: jax.Array) -> jax.Array:
+    half = np.uint64(32)
+    x = y = counters
     z = y + key
     for added in (y, z, y):
         x = x * x + added
@@ -180,6 +184,13 @@ def aten_random(self, *, draw):
 @lower(aten.randperm.default)
 def aten_randperm(n, *, dtype=None, draw, returns):
     return jnp.argsort(bits(draw, (n,))).astype(returns.dtype)
+
+
+def permutation_on_host(n: int, seed: int, counter: int) -> np.ndarray:
+    """Returns the numbers of `aten_randperm`, computed by numpy."""
+    key = _key((np.array([seed]), np.array([counter])))  # type: ignore[arg-type]  # of numpy alone
+    counters = np.arange(n, dtype=np.uint64) * key
+    return np.argsort(_words(key, counters), kind="stable")  # type: ignore[arg-type]  # of numpy alone
 
 
 @lower(aten.multinomial.default)

@@ -9,67 +9,75 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..core.extend import Dropout, attention, cudnn, splash
+from ..core.extend import Dropout, Masking, attention, cudnn, splash
 
 
 class Form(NamedTuple):
-    """Functions of a pair. forward: (query, key, value, bias, dropout, is_causal) -> output,
+    """Functions of a pair. forward: (query, key, value, bias, dropout, masking) -> output,
     log-sum-exp. backward: (query, key, value, grad_out, out, logsumexp, bias, dropout,
-    is_causal) -> the gradients of the first three."""
+    masking) -> the gradients of the first three."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
 
 
 def forms_of(
-    query: Any, key: Any, value: Any, bias: Any, is_dropped: bool, scale: float, shards: int
+    query: Any,
+    key: Any,
+    value: Any,
+    masking: Masking,
+    bias: Any,
+    is_dropped: bool,
+    scale: float,
+    shards: int,
 ) -> dict[str, Form]:
-    """The forms that compute a pair, by platform; shards: the chunks of the sequence."""
+    """The forms that compute a pair, by platform; shards: the chunks of the sequence. masking: with
+    the places of a pair."""
     forms = {
         "default": Form(
             partial(_forward_in_blocks, scale=scale), partial(_backward_in_blocks, scale=scale)
         )
     }
-    case = query, key, value, bias, float(is_dropped)
-    if cudnn.takes(*case):
+    case = query, key, value, masking, bias, float(is_dropped)
+    of_cudnn, of_splash = cudnn.refusal(*case), splash.refusal(*case, shards)
+    attention.note_blocks(of_cudnn, of_splash)
+    if not of_cudnn:
         forms["cuda"] = Form(
             partial(_cudnn_forward, scale=scale), partial(_cudnn_backward, scale=scale)
         )
-    if splash.takes(*case, shards):
+    if not of_splash:
         forms["tpu"] = Form(
             partial(_splash_forward, scale=scale), partial(_splash_backward, scale=scale)
         )
     return forms
 
 
-def _forward_in_blocks(query, key, value, bias, dropout, is_causal, *, scale):
-    how = {"bias": bias, "dropout": dropout, "is_causal": is_causal, "scale": scale}
-    return attention.blocks_forward(query, key, value, devices=None, **how)
+def _forward_in_blocks(query, key, value, bias, dropout, masking, *, scale):
+    return attention.of_blocks(query, key, value, dropout, bias, masking=masking, scale=scale)
 
 
 def _backward_in_blocks(*arrays, scale):
-    *operands, bias, dropout, is_causal = arrays
-    how = {"bias": bias, "dropout": dropout, "is_causal": is_causal, "scale": scale}
-    return attention.blocks_backward(*operands, wants_bias=False, devices=None, **how)[:3]
+    *operands, bias, dropout, masking = arrays
+    how = {"masking": masking, "scale": scale, "wants_bias": False}
+    return attention.grads_of_blocks(*operands, dropout, bias, **how)[:3]
 
 
-def _splash_forward(query, key, value, bias, dropout, is_causal, *, scale):
-    return splash.shard_forward(query, key, value, is_causal=is_causal, scale=scale)
+def _splash_forward(query, key, value, bias, dropout, masking, *, scale):
+    return splash.shard_forward(query, key, value, masking=masking, scale=scale)
 
 
 def _splash_backward(*arrays, scale):
-    *operands, _, _, is_causal = arrays
-    return splash.shard_backward(*operands, is_causal=is_causal, scale=scale)[:3]
+    *operands, _, _, masking = arrays
+    return splash.shard_backward(*operands, masking=masking, scale=scale)[:3]
 
 
-def _cudnn_forward(query, key, value, bias, dropout, is_causal, *, scale):
-    return cudnn.shard_forward.fun(query, key, value, is_causal, scale)
+def _cudnn_forward(query, key, value, bias, dropout, masking, *, scale):
+    return cudnn.shard_forward.fun(query, key, value, masking.equations is not None, scale)
 
 
-def _cudnn_backward(
-    query, key, value, grad_out, out, logsumexp, bias, dropout, is_causal, *, scale
-):
-    return cudnn.shard_backward.fun(query, key, value, logsumexp, out, grad_out, is_causal, scale)
+def _cudnn_backward(query, key, value, grad_out, out, logsumexp, bias, dropout, masking, *, scale):
+    how = masking.equations is not None, scale
+    return cudnn.shard_backward.fun(query, key, value, logsumexp, out, grad_out, *how)
 
 
 @partial(

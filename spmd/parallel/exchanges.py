@@ -7,38 +7,104 @@ al. 2023, arXiv:2309.14509). Results over disjoint sets of keys are merged by th
 Backward takes the log-sum-exp of all keys for each pair of chunks; in the ring the gradients of
 keys and values travel with these.
 
-Under a causal mask each step has two pairs of chunks, neither of which is masked in part; the
-diagonal pairs are those of a device with its own keys.
+The table of the mask's blocks has the pairs of chunks that a step computes: under a causal mask
+two, neither of which is masked in part, and of a window none behind the first steps.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from .orders import Axes, Chunks, Consecutive, Order, together
+from ..core.extend import ALL, NONE, Masking
+from .orders import Axes, Chunks, Order, together
 
 
-class PairStart(NamedTuple):
-    """The first row and column of a pair of chunks in the sequence."""
+class Place(NamedTuple):
+    """The place of a pair of chunks in the sequence.
+
+    row, column: the first of each. of_groups: those of each group, None for a group without a
+    visible pair; None in a loop over steps. is_all: no group's pair is masked. is_visible: of this
+    group, in a loop over steps; None: in each.
+    """
 
     row: jax.Array
     column: jax.Array
+    of_groups: tuple[tuple[int, int] | None, ...] | None = None
+    is_all: bool = False
+    is_visible: jax.Array | None = None
+
+
+Compute = Callable[[Any, Any, Place], Any]  # of rows, columns, and their place
 
 
 class Pair(NamedTuple):
-    """A chunk of rows and one of columns, by their numbers; is_diagonal: of the causal mask."""
+    """A chunk of rows and one of columns, by their numbers on the device, and their place."""
 
     row: jax.Array | int
     column: jax.Array | int
-    is_diagonal: bool = False
+    place: Place
 
 
-Compute = Callable[[Any, Any, PairStart, bool], Any]  # of rows, columns, their place, is_diagonal
+class Visible(NamedTuple):
+    """The pairs of chunks that a mask leaves, by steps and groups.
+
+    pairs: [steps, pairs, groups, (row, column, is visible)]. is_all: [steps, pairs, groups], True
+    for a pair without a masked position. cost: of all steps, the blocks of the group with most.
+    """
+
+    pairs: np.ndarray
+    is_all: np.ndarray
+    cost: int
+
+    @staticmethod
+    def of(masking: Masking, order: Order) -> "Visible":
+        groups, chunks = order.num_groups, len(order.numbers(0))
+        block = next(n for n in (_FINER, 1) if order.length % n == 0)
+        block, total = order.length // block, order.length * groups * chunks
+        (kinds,) = masking.tables((total, total), (block, block))
+        finer = order.length // block
+        kinds = kinds.reshape(groups * chunks, finer, groups * chunks, finer)
+        counts, are_all = (kinds != NONE).sum((1, 3)), (kinds == ALL).all((1, 3))
+        pairs = np.zeros((groups, chunks**2, groups, 3), np.int32)
+        is_all = np.ones(pairs.shape[:3], np.bool_)
+        costs = np.zeros((groups, groups), np.int64)
+        for step, group in np.ndindex(groups, groups):
+            of_rows, of_columns = order.numbers(group), order.numbers((group - step) % groups)
+            visible = [
+                (row, column)
+                for row, column in np.ndindex(chunks, chunks)
+                if counts[of_rows[row], of_columns[column]]
+            ]
+            for place, (row, column) in enumerate(visible):
+                at_chunks = of_rows[row], of_columns[column]
+                pairs[step, place, group] = row, column, 1
+                is_all[step, place, group] = are_all[at_chunks]
+                costs[step, group] += counts[at_chunks]
+        cost = int(costs.max(1).sum()) * block**2
+        # Those of a group may have a part of the heads each.
+        return Visible(pairs, is_all, cost * groups // order.num_devices)
+
+    def num_pairs(self, steps: Sequence[int]) -> int:
+        """The pairs of the group with most, in any of the steps."""
+        return max((int(self.pairs[step, :, :, 2].sum(0).max()) for step in steps), default=0)
+
+    @property
+    def last(self) -> int:
+        """The last step with a pair."""
+        return int(max(np.flatnonzero(self.pairs[..., 2].any((1, 2))), default=0))
+
+
+# The blocks of the side of a chunk in the table from which an order is chosen.
+_FINER = 4
+# Steps up to so many are not a loop: each has the places of its own pairs.
+MOST_UNROLLED = 3
 
 
 class AttentionExchange(ABC):
@@ -65,76 +131,83 @@ class ByChunks(AttentionExchange):
     """Pairs of chunks, one after the other."""
 
     order: Order
-    is_causal: bool
+    visible: Visible
 
-    def own_pairs(self) -> list[Pair]:
-        """The pairs of a group's rows with its own keys."""
-        return (
-            [Pair(0, 0, True), Pair(1, 1, True), Pair(1, 0)]
-            if self.is_causal
-            else self._all_pairs()
-        )
+    def pairs(self, step: jax.Array | int, steps: Sequence[int]) -> Iterator[Pair]:
+        """The pairs of a step, one of `steps`."""
+        group, source = self.order.group, self.source(step)
+        of_steps, are_all = self.visible.pairs[list(steps)], self.visible.is_all[list(steps)]
+        for place in range(self.visible.num_pairs(steps)):
+            known = of_steps[:, place]
+            here = jnp.asarray(self.visible.pairs[:, place])[step, group]
+            row, column = (
+                int(known[0, 0, side])
+                if (known[..., side] == known[0, 0, side]).all()
+                else here[side]
+                for side in (0, 1)
+            )
+            starts = self.order.starts(group)[row], self.order.starts(source)[column]
+            of_groups, is_visible = None, None if known[..., 2].all() else here[2] == 1
+            is_all = bool(are_all[:, place].all())
+            if isinstance(step, int):
+                of_groups, is_visible = tuple(self._starts(step, place)), None
+                is_all &= None not in of_groups
+            yield Pair(row, column, Place(*starts, of_groups, is_all, is_visible))
 
-    def pairs(self, source: jax.Array) -> list[Pair]:
-        """The pairs with the keys of another group. Of a causal mask: the high rows meet its low
-        keys, and either low rows low keys, of a group before this one, or high rows high keys."""
-        if not self.is_causal:
-            return self._all_pairs()
-        half = (source > self.order.group).astype(jnp.int32)
-        return [Pair(1, 0), Pair(half, half)]
-
-    def _all_pairs(self) -> list[Pair]:
-        """Each chunk of rows with each of keys; a mask may hide some of them."""
-        chunks = range(1 if isinstance(self.order, Consecutive) else 2)
-        return [Pair(row, column) for row in chunks for column in chunks]
+    def _starts(self, step: int, place: int) -> Iterator[tuple[int, int] | None]:
+        """The first row and column of a step's pair, of each group."""
+        for group, (row, column, is_visible) in enumerate(self.visible.pairs[step, place]):
+            source = (group - step) % self.order.num_groups
+            numbers = self.order.numbers(group)[row], self.order.numbers(source)[column]
+            first = numbers[0] * self.order.length, numbers[1] * self.order.length
+            yield first if is_visible else None
 
     def source(self, step: jax.Array | int) -> jax.Array:
         """The group whose keys are met in a step."""
         return (self.order.group - step) % self.order.num_groups
 
     def computed(
-        self, compute: Compute, pairs: list[Pair], rows: Chunks, columns: Chunks, source: jax.Array
+        self, compute: Compute, pairs: Iterable[Pair], rows: Chunks, columns: Chunks
     ) -> Iterator[tuple[Pair, Any]]:
         """The results of pairs with the keys of a group."""
-        row_starts, column_starts = self.order.starts(self.order.group), self.order.starts(source)
         for pair in pairs:
-            start = PairStart(row_starts[pair.row], column_starts[pair.column])
-            yield (
-                pair,
-                compute(at(rows, pair.row), at(columns, pair.column), start, pair.is_diagonal),
-            )
+            yield pair, compute(at(rows, pair.row), at(columns, pair.column), pair.place)
 
     def merge(
         self,
         compute: Compute,
         results: Chunks,
-        pairs: list[Pair],
+        pairs: Iterable[Pair],
         rows: Chunks,
         columns: Chunks,
-        source: jax.Array,
     ) -> Chunks:
         """The outputs and log-sum-exps with those of pairs."""
-        for pair, result in self.computed(compute, pairs, rows, columns, source):
+        for pair, result in self.computed(compute, pairs, rows, columns):
             results = put(results, pair.row, merged(at(results, pair.row), result))
         return results
 
     def add(
-        self,
-        compute: Compute,
-        grads: Any,
-        pairs: list[Pair],
-        rows: Chunks,
-        columns: Chunks,
-        source: jax.Array,
+        self, compute: Compute, grads: Any, pairs: Iterable[Pair], rows: Chunks, columns: Chunks
     ) -> Any:
         """The gradients of rows and columns with those of pairs."""
         of_rows, of_columns = grads
-        for pair, (row, *column) in self.computed(compute, pairs, rows, columns, source):
+        for pair, (row, *column) in self.computed(compute, pairs, rows, columns):
             of_rows = put(of_rows, pair.row, at(of_rows, pair.row) + row.astype(of_rows.dtype))
             of_columns = put(
                 of_columns, pair.column, summed(at(of_columns, pair.column), tuple(column))
             )
         return of_rows, of_columns
+
+    def _looped(self, visit: Callable[..., Any], carry: Any, steps: range) -> Any:
+        """The carry after `visit(carry, step, steps)` of all steps: in a loop, where there are
+        many."""
+        if len(steps) > MOST_UNROLLED:
+            return lax.scan(
+                lambda carry, step: (visit(carry, step, steps), None), carry, jnp.array(steps)
+            )[0]
+        for step in steps:
+            carry = visit(carry, step, (step,))
+        return carry
 
 
 def _no_keys(rows: Chunks, columns: Chunks, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -153,58 +226,53 @@ def _zeros(arrays: Any, dtype: Any) -> Any:
 class RingOfKeys(ByChunks):
     """Keys travel from group to group, each step's while the step before computes."""
 
-    def _rotated(self, chunks: Chunks) -> Chunks:
-        """The chunks of the group before this one."""
+    def _rotated(self, chunks: Chunks, distance: int = 1) -> Chunks:
+        """The chunks of the group before this one, or of one at another distance."""
         moved = together(
-            self._moved, jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), chunks)
+            partial(self._moved, distance=distance),
+            jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), chunks),
         )
         return jax.tree.map(lambda x, like: x.reshape(like.shape), moved, chunks)
 
-    def _moved(self, x: jax.Array) -> jax.Array:
-        return lax.ppermute(x, self.order.axes, self.order.route())
+    def _moved(self, x: jax.Array, distance: int = 1) -> jax.Array:
+        return lax.ppermute(x, self.order.axes, self.order.route(distance))
 
     def forward(
         self, compute: Compute, rows: Any, columns: Any, dtype: Any
     ) -> tuple[jax.Array, jax.Array]:
         rows, columns = self.order.chunks((rows, columns))
-        last = self.order.num_groups - 1
+        last = self.visible.last
 
-        def step_on(carry: Any, step: jax.Array) -> tuple[Any, None]:
+        def visit(carry: Any, step: jax.Array | int, steps: Sequence[int]) -> Any:
             columns, results = carry
-            following, source = self._rotated(columns), self.source(step)
-            return (
-                following,
-                self.merge(compute, results, self.pairs(source), rows, columns, source),
-            ), None
+            following = self._rotated(columns)
+            pairs = self.pairs(step, steps)
+            return following, self.merge(compute, results, pairs, rows, columns)
 
         following = self._rotated(columns) if last else None
         results = _no_keys(rows, columns, dtype)
-        results = self.merge(compute, results, self.own_pairs(), rows, columns, self.source(0))
+        results = self.merge(compute, results, self.pairs(0, (0,)), rows, columns)
         if last:
-            (columns, results), _ = lax.scan(step_on, (following, results), jnp.arange(1, last))
-            source = self.source(last)
-            results = self.merge(compute, results, self.pairs(source), rows, columns, source)
+            columns, results = self._looped(visit, (following, results), range(1, last))
+            results = self.merge(compute, results, self.pairs(last, (last,)), rows, columns)
         return self.order.shard(results)
 
     def backward(
         self, compute: Compute, rows: Any, columns: Any, dtype: Any
     ) -> tuple[jax.Array, ...]:
         rows, keys = self.order.chunks((rows, columns))
-        of_rows, zeros, last = (
-            _zeros(rows[0], dtype),
-            _zeros(keys, dtype),
-            self.order.num_groups - 1,
-        )
+        of_rows, zeros, last = _zeros(rows[0], dtype), _zeros(keys, dtype), self.visible.last
 
-        def contribution(of_rows: Chunks, columns: Chunks, step: jax.Array | int) -> Any:
-            source = self.source(step)
-            return self.add(compute, (of_rows, zeros), self.pairs(source), rows, columns, source)
+        def contribution(
+            of_rows: Chunks, columns: Chunks, step: jax.Array | int, steps: Sequence[int]
+        ) -> Any:
+            return self.add(compute, (of_rows, zeros), self.pairs(step, steps), rows, columns)
 
-        def step_on(carry: Any, step: jax.Array) -> tuple[Any, None]:
+        def visit(carry: Any, step: jax.Array | int, steps: Sequence[int]) -> Any:
             columns, sums, of_rows = carry
             following, sums = self._rotated((columns, sums))
-            of_rows, of_step = contribution(of_rows, columns, step)
-            return (following, summed(sums, of_step), of_rows), None
+            of_rows, of_step = contribution(of_rows, columns, step, steps)
+            return following, summed(sums, of_step), of_rows
 
         # The sums of a group's keys begin at the next group, and come home after `last` steps, to
         # be added to its own.
@@ -212,16 +280,15 @@ class RingOfKeys(ByChunks):
         if last:
             columns = self._rotated(keys)
             following = self._rotated(columns) if last > 1 else None
-            of_rows, sums = contribution(of_rows, columns, 1)
+            of_rows, sums = contribution(of_rows, columns, 1, (1,))
             if last > 1:
-                (columns, sums, of_rows), _ = lax.scan(
-                    step_on, (following, sums, of_rows), jnp.arange(2, last)
-                )
+                carry = following, sums, of_rows
+                columns, sums, of_rows = self._looped(visit, carry, range(2, last))
                 sums = self._rotated(sums)
-                of_rows, of_step = contribution(of_rows, columns, last)
+                of_rows, of_step = contribution(of_rows, columns, last, (last,))
                 sums = summed(sums, of_step)
-            sums = self._rotated(sums)
-        grads = self.add(compute, (of_rows, sums), self.own_pairs(), rows, keys, self.source(0))
+            sums = self._rotated(sums, self.order.num_groups - last)
+        grads = self.add(compute, (of_rows, sums), self.pairs(0, (0,)), rows, keys)
         of_query, of_columns = self.order.shard(grads)
         return of_query, *of_columns
 
@@ -264,35 +331,26 @@ class Gathered(ByChunks):
     ) -> tuple[jax.Array, jax.Array]:
         rows, everywhere = self.order.chunks(rows), self._everywhere(columns)
 
-        def visit(
-            results: Chunks, step: jax.Array | int, is_own: bool = False
-        ) -> tuple[Chunks, None]:
-            source = self.source(step)
-            pairs = self.own_pairs() if is_own else self.pairs(source)
-            return self.merge(
-                compute, results, pairs, rows, self._of(everywhere, source), source
-            ), None
+        def visit(results: Chunks, step: jax.Array | int, steps: Sequence[int]) -> Chunks:
+            columns = self._of(everywhere, self.source(step))
+            return self.merge(compute, results, self.pairs(step, steps), rows, columns)
 
-        results, _ = visit(_no_keys(rows, columns, dtype), 0, is_own=True)
-        results, _ = lax.scan(visit, results, jnp.arange(1, self.order.num_groups))
-        return self.order.shard(results)
+        results = visit(_no_keys(rows, columns, dtype), 0, (0,))
+        return self.order.shard(self._looped(visit, results, range(1, self.visible.last + 1)))
 
     def backward(
         self, compute: Compute, rows: Any, columns: Any, dtype: Any
     ) -> tuple[jax.Array, ...]:
         rows, everywhere = self.order.chunks(rows), self._everywhere(columns)
 
-        def visit(carry: Any, step: jax.Array | int, is_own: bool = False) -> tuple[Any, None]:
+        def visit(carry: Any, step: jax.Array | int, steps: Sequence[int]) -> Any:
             (of_rows, sums), source = carry, self.source(step)
-            pairs = self.own_pairs() if is_own else self.pairs(source)
-            grads = of_rows, self._of(sums, source)
-            of_rows, of_columns = self.add(
-                compute, grads, pairs, rows, self._of(everywhere, source), source
-            )
-            return (of_rows, self._put(sums, source, of_columns)), None
+            grads, columns = (of_rows, self._of(sums, source)), self._of(everywhere, source)
+            of_rows, of_columns = self.add(compute, grads, self.pairs(step, steps), rows, columns)
+            return of_rows, self._put(sums, source, of_columns)
 
-        carry, _ = visit((_zeros(rows[0], dtype), _zeros(everywhere, dtype)), 0, is_own=True)
-        (of_rows, sums), _ = lax.scan(visit, carry, jnp.arange(1, self.order.num_groups))
+        carry = visit((_zeros(rows[0], dtype), _zeros(everywhere, dtype)), 0, (0,))
+        of_rows, sums = self._looped(visit, carry, range(1, self.visible.last + 1))
         sums = jax.tree.map(self.order.all_heads, sums)
         return self.order.shard(of_rows), *together(self._scattered, sums)
 
@@ -305,7 +363,6 @@ class AllToAll(AttentionExchange):
     """Each device computes some heads of the whole sequence."""
 
     axes: Axes
-    is_causal: bool
 
     def _all_rows(self, shard: Any) -> Any:
         """All rows of a device's heads, of its rows of all heads; of arrays without heads all
@@ -324,7 +381,7 @@ class AllToAll(AttentionExchange):
     def _whole(self, compute: Compute, rows: Any, columns: Any) -> Any:
         start = jnp.zeros((), jnp.int32)
         rows, columns = self._all_rows((rows, columns))
-        results = compute(rows, columns, PairStart(start, start), self.is_causal)
+        results = compute(rows, columns, Place(start, start, ((0, 0),)))
         return self._own_rows(tuple(results))
 
     def forward(

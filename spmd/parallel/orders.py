@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 Axes = tuple[str, ...]
@@ -58,13 +59,18 @@ class Order(ABC):
         """x, of this device's part of the heads, with zeros for the others."""
         return x
 
+    def numbers(self, group: int) -> tuple[int, ...]:
+        """The chunks of a group, by their numbers in the sequence."""
+        return group, 2 * self.num_groups - 1 - group
+
     def starts(self, group: jax.Array) -> jax.Array:
         """The first rows of the chunks of a group."""
-        return jnp.stack([group, 2 * self.num_groups - 1 - group]) * self.length
+        numbers = [self.numbers(group) for group in range(self.num_groups)]
+        return jnp.asarray(np.array(numbers, np.int32))[group] * self.length
 
-    def route(self) -> Route:
-        """From each device to that with its heads in the next group."""
-        return [(i, (i + 1) % self.num_devices) for i in range(self.num_devices)]
+    def route(self, distance: int = 1) -> Route:
+        """From each device to that with its heads in a later group."""
+        return [(i, (i + distance) % self.num_devices) for i in range(self.num_devices)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,8 @@ class Consecutive(Order):
     def shard(self, chunks: Any) -> Any:
         return jax.tree.map(lambda x: x[0], chunks)
 
-    def starts(self, group: jax.Array) -> jax.Array:
-        return group[None] * self.length
+    def numbers(self, group: int) -> tuple[int, ...]:
+        return (group,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +149,9 @@ class HalfOfHeads(Order):
             [jnp.where(self._is_low, x, zeros), jnp.where(self._is_low, zeros, x)], 1
         )
 
-    def route(self) -> Route:
+    def route(self, distance: int = 1) -> Route:
         groups, last = self.num_groups, self.num_devices - 1
-        low = [(group, (group + 1) % groups) for group in range(groups)]
+        low = [(group, (group + distance) % groups) for group in range(groups)]
         return [*low, *((last - source, last - target) for source, target in low)]
 
 

@@ -5,9 +5,10 @@ The rules take scaled dot-product attention whose queries are sharded along thei
 `config.parallel` keys travel around a ring, are gathered once, or heads are exchanged for rows.
 """
 
+import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,27 @@ import torch
 from jax import lax
 
 from ..core import config
-from ..core.extend import Dropout, attention, computed, floats, partitioning, registry, splash
+from ..core.extend import (
+    Dropout,
+    Masking,
+    Places,
+    attention,
+    computed,
+    floats,
+    partitioning,
+    registry,
+    splash,
+)
 from .block_pairs import DropoutOfColumns, Form, forms_of
-from .exchanges import AllToAll, AttentionExchange, Gathered, PairStart, RingOfKeys
+from .exchanges import (
+    MOST_UNROLLED,
+    AllToAll,
+    AttentionExchange,
+    Gathered,
+    Place,
+    RingOfKeys,
+    Visible,
+)
 from .orders import Consecutive, HalfOfHeads, Order, ZigzagRows
 
 aten = torch.ops.aten
@@ -90,15 +109,15 @@ def backward(
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """One attention with rows over mesh axes: operands with a batch dim, a bias of four dims or
-    None."""
+    """One attention with rows over mesh axes: operands with a batch dim, its mask, and beside it a
+    bias of four dims or None."""
 
     query: jax.Array
     key: jax.Array
     value: jax.Array
+    masking: Masking
     bias: jax.Array | None
     dropout_p: float
-    is_causal: bool
     scale: float
     devices: Any  # the axes of batch, heads and rows
 
@@ -115,17 +134,18 @@ class AttentionCase:
         if devices is None or not devices.rows:
             return None
         rows, columns = query.shape[2], key.shape[2]
-        chunks = devices.num_row_shards * (2 if is_causal else 1)
         axes = " x ".join(devices.rows)
         over = f"attention over {axes} gathers keys"
         if wants_bias:
             return f"{over}: its bias has a gradient"
         if rows != columns:
             return f"{over}: {rows} rows of queries meet {columns} of keys"
+        masking, bias = attention.masking_of(bias, is_causal, query, key)
+        bias = None if bias is None else attention.of_four_dims(bias)
+        case = AttentionCase(query, key, value, masking, bias, dropout_p, scale, devices)
+        chunks = devices.num_row_shards * (2 if is_causal else 1)
         if rows % chunks:
             return f"{over}: {chunks} chunks do not divide {rows} rows"
-        bias = None if bias is None else attention.of_four_dims(bias)
-        case = AttentionCase(query, key, value, bias, dropout_p, is_causal, scale, devices)
         partitioning.note_finding(f"attention over {axes}: {case.exchange}", "exchange")
         return case
 
@@ -149,20 +169,30 @@ class AttentionCase:
             return "all-to-all"
         return "gathered" if gathered <= MOST_GATHERED else "ring"
 
-    @property
+    @functools.cached_property
     def order(self) -> Order:
-        """The order of rows, and of heads, for exchanges by chunks.
+        """The order of rows, and of heads, for exchanges by chunks: that of which the steps compute
+        the fewest blocks. A mask of data may be causal, as that of documents is."""
+        consecutive, zigzag = self._orders
+        if zigzag is None:
+            return consecutive
+        costs = [Visible.of(self.masking, order).cost for order in (consecutive, zigzag)]
+        is_of_data = self.bias is not None and self.bias.dtype == jnp.bool_
+        return (
+            zigzag if costs[1] < costs[0] or (is_of_data and costs[0] == costs[1]) else consecutive
+        )
 
-        A mask may be causal, too: that of documents is.
-        """
+    @property
+    def _orders(self) -> tuple[Order, Order | None]:
+        """The orders without and with an exchange; None where the chunks do not divide the rows."""
         devices, n, rows = self.devices, self.devices.num_row_shards, self.query.shape[2]
-        is_masked = self.bias is not None and self.bias.dtype == jnp.bool_ and rows % (2 * n) == 0
-        if not (self.is_causal or is_masked):
-            return Consecutive(devices.rows, n, rows // n)
+        consecutive = Consecutive(devices.rows, n, rows // n)
+        if rows % (2 * n) or not (self.masking.masks):
+            return consecutive, None
         shards = 2 * partitioning.num_shards(devices.mesh, devices.heads)
         if self.key.shape[1] % shards == 0 == n % 2 and self._has_rows_of_heads:
-            return HalfOfHeads(devices.rows, n, rows // n)
-        return ZigzagRows(devices.rows, n, rows // (2 * n))
+            return consecutive, HalfOfHeads(devices.rows, n, rows // n)
+        return consecutive, ZigzagRows(devices.rows, n, rows // (2 * n))
 
     @property
     def _has_rows_of_heads(self) -> bool:
@@ -176,8 +206,32 @@ class AttentionCase:
 
     def _exchanged(self) -> AttentionExchange:
         if self.exchange == "all-to-all":
-            return AllToAll(self.devices.rows, self.is_causal)
-        return (RingOfKeys if self.exchange == "ring" else Gathered)(self.order, self.is_causal)
+            return AllToAll(self.devices.rows)
+        return (RingOfKeys if self.exchange == "ring" else Gathered)(self.order, self.visible)
+
+    @functools.cached_property
+    def visible(self) -> Visible:
+        """The pairs of chunks that are computed."""
+        return Visible.of(self.masking, self.order)
+
+    def _at(self, place: Place) -> Masking:
+        """The mask of a pair."""
+        if place.is_all:
+            return Masking()
+        if place.of_groups is None:
+            return self.masking.at(Places(traced=(place.row, place.column)))
+        group = self.order.group if len(place.of_groups) > 1 else 0
+        return self.masking.at(Places(place.of_groups, group))
+
+    @property
+    def _places(self) -> Places:
+        """Places that stand for those of all pairs, for the choice of a kernel."""
+        if self.exchange == "all-to-all":
+            return Places()
+        steps = range(1, self.visible.last + (self.exchange == "gathered"))
+        is_loop = len(steps) > MOST_UNROLLED and not self.visible.is_all[list(steps)].all()
+        zero = jnp.zeros((), jnp.int32)
+        return Places(traced=(zero, zero)) if is_loop else Places(((0, self.length),))
 
     def dropout(self, draw: Any) -> Any:
         """The dropout of all rows; None without."""
@@ -189,14 +243,13 @@ class AttentionCase:
         def body(
             form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, dropout: Any
         ) -> Any:
-            def pair(rows: Any, columns: Any, pair_start: PairStart, is_diagonal: bool) -> Any:
+            def pair(rows: Any, columns: Any, place: Place) -> Any:
                 query, dropout, of_rows = rows
+                masking = self._at(place)
                 # In the branch: a bias that enters it from outside would be in memory in full.
-                masked = lambda: (bias.at(of_rows, pair_start), _from(dropout, pair_start))  # noqa: E731
-                compute = lambda: form.forward(query, *columns, *masked(), is_diagonal)  # noqa: E731
-                return self._where(
-                    bias.is_visible(of_rows, pair_start), compute, nothing=(0, -jnp.inf)
-                )
+                masked = lambda: (bias.at(of_rows, place), _from(dropout, place))  # noqa: E731
+                compute = lambda: form.forward(query, *columns, *masked(), masking)  # noqa: E731
+                return self._where(bias.is_visible(of_rows, place), compute, nothing=(0, -jnp.inf))
 
             return self._exchanged().forward(pair, (query, dropout, bias.rows), (key, value), dtype)
 
@@ -212,11 +265,12 @@ class AttentionCase:
         def body(
             form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, *row_operands: Any
         ) -> Any:
-            def pair(rows: Any, columns: Any, pair_start: PairStart, is_diagonal: bool) -> Any:
+            def pair(rows: Any, columns: Any, place: Place) -> Any:
                 query, *saved, dropout, of_rows = rows
-                masked = lambda: (bias.at(of_rows, pair_start), _from(dropout, pair_start))  # noqa: E731
-                compute = lambda: form.backward(query, *columns, *saved, *masked(), is_diagonal)  # noqa: E731
-                return self._where(bias.is_visible(of_rows, pair_start), compute, nothing=(0, 0, 0))
+                masking = self._at(place)
+                masked = lambda: (bias.at(of_rows, place), _from(dropout, place))  # noqa: E731
+                compute = lambda: form.backward(query, *columns, *saved, *masked(), masking)  # noqa: E731
+                return self._where(bias.is_visible(of_rows, place), compute, nothing=(0, 0, 0))
 
             return self._exchanged().backward(
                 pair, (query, *row_operands, bias.rows), (key, value), dtype
@@ -264,7 +318,8 @@ class AttentionCase:
             )
             return function(None if is_shared else bias, *arrays, dropout)
 
-        operands = self.query, self.key, self.value, self.bias
+        masking = replace(self.masking, places=self._places)
+        operands = self.query, self.key, self.value, masking, self.bias
         forms = forms_of(
             *operands, self.dropout_p != 0, self.scale, self.query.shape[2] // self.length
         )
@@ -302,7 +357,7 @@ class Bias:
     def at(
         self,
         of_rows: jax.Array | None,
-        pair_start: PairStart,
+        place: Place,
         first: int | jax.Array = 0,
         rows: int = 0,
     ) -> jax.Array | None:
@@ -312,26 +367,24 @@ class Bias:
             return None
         rows = rows or self.length
         if self.is_computed:
-            return computed.Block(pair_start.row + first, pair_start.column, rows, self.length).of(
-                self.array
-            )
+            return computed.Block(place.row + first, place.column, rows, self.length).of(self.array)
         bias = self.array if of_rows is None else of_rows
         bias = bias if bias.shape[2] == 1 else lax.dynamic_slice_in_dim(bias, first, rows, 2)
         return (
             bias
             if bias.shape[3] == 1
-            else lax.dynamic_slice_in_dim(bias, pair_start.column, self.length, 3)
+            else lax.dynamic_slice_in_dim(bias, place.column, self.length, 3)
         )
 
-    def is_visible(self, of_rows: jax.Array | None, pair_start: PairStart) -> jax.Array | None:
+    def is_visible(self, of_rows: jax.Array | None, place: Place) -> jax.Array | None:
         """True if the bias leaves a key to a row of a pair of chunks; some rows after the other, up
         to the first."""
         if self.array is None:
-            return None
+            return place.is_visible
         rows = math.gcd(self.length, _ROWS)
 
         def look(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            bias = self.at(of_rows, pair_start, state[0], rows)
+            bias = self.at(of_rows, place, state[0], rows)
             assert bias is not None, "there is one"
             return state[0] + rows, jnp.any(bias if bias.dtype == jnp.bool_ else bias > -jnp.inf)
 
@@ -339,10 +392,10 @@ class Bias:
         return lax.while_loop(lambda state: ~state[1] & (state[0] < self.length), look, start)[1]
 
 
-def _from(dropout: Any, pair_start: PairStart) -> Any:
+def _from(dropout: Any, place: Place) -> Any:
     """The dropout of a pair of chunks, of that of its rows."""
     return (
         None
         if dropout is None
-        else DropoutOfColumns(dropout.words, dropout.probability, pair_start.column)
+        else DropoutOfColumns(dropout.words, dropout.probability, place.column)
     )

@@ -25,7 +25,10 @@ from torch.nn.attention.flex_attention import (
 from torch.nn.functional import scaled_dot_product_attention
 
 import spmd
+from spmd.core.programs import cache
 from spmd.loops import flex_attention as ours
+from spmd.ops import attention as core_attention
+from spmd.ops.kernels import flash
 
 Tensors = list[torch.Tensor]
 
@@ -413,6 +416,54 @@ class TestSharded:
         assert not spmd.metrics.compiles()[-1].collectives
         for expected, made in zip(*results, strict=True):
             check(made, expected)
+
+
+SCORES: dict[str, Callable[..., Any]] = {
+    "soft cap": lambda score, b, h, m, n: 3 * torch.tanh(score / 3),
+    "slopes of heads": lambda score, b, h, m, n: score - 0.1 * (h + 1) * (m - n),
+    "by position": lambda score, b, h, m, n: torch.where((m + n) % 3 == b, score * 0.5, score + 1),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+class TestFunctionsOfScores:
+    """Functions that read no tensor, in the loop over blocks of scores."""
+
+    @pytest.fixture(autouse=True)
+    def long(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        cache.clear_cache()
+        use_blocks(monkeypatch, 5)
+        monkeypatch.setattr(core_attention, "LONG", 1)
+        monkeypatch.setattr(flash, "BLOCK", (8, 7))
+        yield
+        cache.clear_cache()
+
+    def test_against_math(self, name: str) -> None:
+        mask = and_masks(causal, lambda b, h, m, n: m - n < 9)
+        operands = heads(4, 2, length=24, kv_length=24)
+        compare(lambda attention, q, k, v: attention(q, k, v, SCORES[name], mask), *operands)
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    @pytest.mark.parametrize("spec", [("a", "b", None, None), ("a", None, "b", None)])
+    def test_sharded(
+        self, name: str, spec: Any, partitioner: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Batch, heads and rows count from the first of all devices."""
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+        mesh, tensors = (
+            spmd.Mesh(range(8), (2, 4), ("a", "b")),
+            heads(4, 4, length=24, kv_length=24),
+        )
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        expected = attention_on_cpu(*leaves, SCORES[name], causal)[0]
+        grads = torch.autograd.grad(expected.sin().sum(), leaves)
+        on_xla = [x.to("xla") for x in tensors]
+        for tensor in on_xla:
+            spmd.mark_sharding(tensor.requires_grad_(), mesh, spec)
+        made = attention_on_xla(*on_xla, SCORES[name], causal)[0]
+        of_xla = torch.autograd.grad(made.sin().sum(), on_xla)
+        for one, other in zip((made, *of_xla), (expected, *grads), strict=True):
+            check(one, other)
 
 
 class TestMemory:

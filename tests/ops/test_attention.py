@@ -169,10 +169,11 @@ class TestLong:
     )
     def test_block(self, lengths, block):
         query, key = jnp.ones((1, 1, 1, lengths[0], 1)), jnp.ones((1, 1, lengths[1], 1))
-        assert flash._Scores(query, key, None, False, 1.0).block == block
+        scores = flash._Scores.with_block(query, key, None, flash.NO_MASK, 1.0)
+        assert scores.block == block
 
     def test_short_is_whole(self):
-        assert not attention._is_long(jnp.ones((16, 8, 128, 1)), jnp.ones((16, 8, 128, 1)))
+        assert not attention.is_long(jnp.ones((16, 8, 128, 1)), jnp.ones((16, 8, 128, 1)))
 
 
 def dropped_attention(

@@ -104,6 +104,8 @@ class TestProducts:
             "softmax of a merged dim", lambda a: a.view(8, 10).softmax(-1).view(8, 2, 5), (8, 2, 5)
         )
         case("softmax before", lambda a: a.view(8, 10, 3).softmax(1).view(8, 2, 5, 3), (8, 2, 5, 3))
+        case("softmax behind", lambda a: a.view(8, 3, 10).softmax(1).view(8, 3, 2, 5), (8, 3, 2, 5))
+        case("softmax of rows", lambda a: a.view(8, 10).softmax(0).view(8, 2, 5), (8, 2, 5))
         case("cast", lambda a: a.view(16, 5).double().mul(2).view(8, 2, 5), (8, 2, 5))
         case(
             "logsumexp", lambda a: a.view(16, 1).logsumexp(1, keepdim=True).view(8, 2, 1), (8, 2, 1)

@@ -1,6 +1,7 @@
 """jax's attention kernel for TPUs: its numbers, interpreted, against torch on CPU, and where a
 TPU's program has it."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,10 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.core.sharding.partitioner import compiler_context
+from spmd.ops import sharded
 from spmd.ops.kernels import splash
+from spmd.ops.kernels.flash import NO_MASK, Masking, Places, Score
+from spmd.ops.kernels.mask_blocks import MaskEquations, causal, equations_of
 
 CASES: dict[str, dict[str, Any]] = {
     "causal": {"is_causal": True},
@@ -65,9 +69,10 @@ class TestNumbers:
         arrays = [
             jnp.asarray(x.float().numpy(), str(dtype).removeprefix("torch.")) for x in (*qkv, grad)
         ]
-        how = {"is_causal": is_causal, "scale": 0.25}
+        mask = causal(256, arrays[1].shape[2]) if is_causal else None
+        how = {"masking": Masking(mask), "scale": 0.25}
         with compiler_context(), jax.default_matmul_precision("highest"):
-            assert splash.takes(*arrays[:3], None, 0.0)
+            assert not splash.refusal(*arrays[:3], Masking(mask), None, 0.0)
             out, logsumexp = splash.shard_forward(*arrays[:3], **how)
             made = [out, *splash.shard_backward(*arrays, out, logsumexp, **how)[:3]]
         leaves = [x.requires_grad_() for x in qkv]
@@ -92,14 +97,16 @@ class TestNumbers:
         over all."""
         monkeypatch.setattr(splash, "INTERPRET", True)
         q, k, v, grad = (jnp.asarray(x.numpy()) for x in operands(torch.float32, kv_heads=2))
-        how = {"is_causal": is_causal, "scale": 0.25}
+        mask = causal(256, 256) if is_causal else None
+        how = {"masking": Masking(mask), "scale": 0.25}
         with compiler_context(), jax.default_matmul_precision("highest"):
             out, logsumexp = splash.shard_forward(q, k, v, **how)
             expected = splash.shard_backward(q, k, v, grad, out, logsumexp, **how)[:3]
             grads = []
             for shard in range(2):
                 rows = slice(128 * shard, 128 * (shard + 1))
-                of_shard = {"shard": shard, "num_row_shards": 2, **how}
+                places = Places(((0, 0), (128, 0)), shard)
+                of_shard = {**how, "masking": Masking(mask, places=places)}
                 output, lse = splash.shard_forward(q[:, :, rows], k, v, **of_shard)
                 np.testing.assert_allclose(output, out[:, :, rows], 1e-5, 1e-6)
                 np.testing.assert_allclose(lse, logsumexp[:, :, rows], 1e-5, 1e-6)
@@ -114,14 +121,14 @@ class TestNumbers:
 
     def test_what_it_does_not_take(self) -> None:
         q = jnp.ones((1, 4, 256, 64))
-        assert splash.takes(q, q, q, None, 0.0)
-        assert not splash.takes(q, q, q, None, 0.1)
-        assert not splash.takes(q, q, q, q, 0.0)
+        assert not splash.refusal(q, q, q, NO_MASK, None, 0.0)
+        assert splash.refusal(q, q, q, NO_MASK, None, 0.1)
+        assert splash.refusal(q, q, q, NO_MASK, q, 0.0)
         for shape in ((1, 4, 250, 64), (1, 4, 256, 512)):
             other = jnp.ones(shape)
-            assert not splash.takes(other, other, other, None, 0.0)
+            assert splash.refusal(other, other, other, NO_MASK, None, 0.0)
         half = q.astype(jnp.float16)
-        assert not splash.takes(half, half, half, None, 0.0)
+        assert splash.refusal(half, half, half, NO_MASK, None, 0.0)
 
     def test_is_known_to_this_jax(self) -> None:
         assert splash._is_there()
@@ -141,11 +148,11 @@ class TestComputed:
         ],
     )
     def test_blocks_of_the_mask(self, lengths: tuple[int, int], is_causal: bool) -> None:
-        case = splash._Case(2, lengths, 1, is_causal, 1.0, False, True, 1)
+        of_case = causal(*lengths) if is_causal else None
+        case = splash._Case(2, lengths, ((0, 0),), of_case, None, 1.0, False, True, 1)
         rows, columns = np.arange(lengths[0])[:, None], np.arange(lengths[1])
         mask = (rows >= columns) | (not is_causal)
         height, forward_width = case.block
-        assert case.joined_columns > forward_width or lengths[1] == forward_width
         for name, width in (("fwd", forward_width), ("dkv", case.joined_columns)):
             blocks = mask.reshape(-1, height, lengths[1] // width, width).any((1, 3))
             info = getattr(case.kernel(jnp.int32(0)), f"{name}_mask_info")
@@ -162,7 +169,8 @@ class TestComputed:
             most = splash._MOST_OF_PARTS // (parts * 8192 * 128 * 2)
             for heads in (most, most + 1):
                 many = jax.ShapeDtypeStruct((1, heads, 8192, 128), jnp.bfloat16)
-                case = splash._Case.of(many, query, query, is_causal, 1.0, 1)
+                mask = causal(8192, 8192) if is_causal else None
+                case = splash._Case.of(many, query, query, Masking(mask), 1.0)
                 assert case.joined_columns == (8192 // parts if heads == most else 0)
 
 
@@ -291,3 +299,164 @@ class TestInLoops:
         # more where a loop's body is traced for the first time
         assert len(places) >= (3 if checkpointed else 2)
         assert [place and place.batch for place in places] == [("fsdp",)] * len(places)
+
+
+def by_mask(condition: Callable[[Any, Any], Any], rows: int, columns: int) -> MaskEquations:
+    """The equations of a mask of rows and columns."""
+    equations: list[MaskEquations] = []
+
+    def program() -> Any:
+        mask = condition(jnp.arange(rows)[:, None], jnp.arange(columns)[None])
+        equations.append(equations_of(mask).of_matrix())
+        return mask
+
+    with compiler_context():
+        jax.make_jaxpr(program)()
+    return equations[0]
+
+
+MASKS: dict[str, Callable[[Any, Any], Any]] = {
+    "window": lambda row, column: (column <= row) & (row - column < 100),
+    "documents": lambda row, column: (column <= row) & (row // 96 == column // 96),
+    "documents, both ways": lambda row, column: row // 96 == column // 96,
+    "chunks and a window": lambda row, column: (row // 128 == column // 128) & (row - column < 9),
+    "prefix": lambda row, column: (column < 70) | (column <= row),
+    "every third column": lambda row, column: (column <= row) & ((row - column) % 3 == 0),
+    "rows that see nothing": lambda row, column: (column > row + 90) & (row // 64 == column // 64),
+    "most rows see nothing": lambda row, column: (column < row) & (row < 40),
+}
+
+
+class TestMasks:
+    """Masks of rows and columns in the kernel: values and gradients, zeros for a row that sees
+    nothing."""
+
+    @pytest.mark.parametrize("is_joined", [True, False])
+    @pytest.mark.parametrize("name", MASKS)
+    def test_against_cpu(self, name: str, is_joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        monkeypatch.setattr(splash, "_BLOCKS", (128, 128, 128))
+        monkeypatch.setattr(splash, "_MOST_OF_PARTS", 1 << 30 if is_joined else 0)
+        *qkv, grad = operands(torch.float32, kv_heads=2, columns=384, value_width=32)
+        arrays = [jnp.asarray(x.numpy()) for x in (*qkv, grad)]
+        mask = by_mask(MASKS[name], 256, 384)
+        assert not splash.refusal(*arrays[:3], Masking(mask), None, 0.0)
+        how = {"masking": Masking(mask), "scale": 0.25}
+        with compiler_context(), jax.default_matmul_precision("highest"):
+            out, logsumexp = splash.shard_forward(*arrays[:3], **how)
+            made = [out, *splash.shard_backward(*arrays, out, logsumexp, **how)[:3]]
+        allowed = torch.tensor(mask(*np.indices((256, 384))))
+        leaves = [x.requires_grad_() for x in qkv]
+        expected = F.scaled_dot_product_attention(*leaves, allowed, scale=0.25, enable_gqa=True)
+        rtol, atol = TOLERANCE[torch.float32]
+        expected_grads = torch.autograd.grad(expected, leaves, grad)
+        for one, other in zip(made, [expected, *expected_grads], strict=True):
+            np.testing.assert_allclose(one, other.detach(), rtol, atol)
+        is_out = ~allowed.any(1).numpy()
+        assert (np.asarray(out)[:, :, is_out] == 0).all()
+        assert (np.asarray(logsumexp)[:, :, is_out] == -np.inf).all()
+
+    @pytest.mark.parametrize("is_joined", [True, False])
+    def test_soft_cap(self, is_joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        monkeypatch.setattr(splash, "_MOST_OF_PARTS", 1 << 30 if is_joined else 0)
+        *qkv, grad = operands(torch.float32, kv_heads=2)
+        arrays = [jnp.asarray(x.numpy()) for x in (*qkv, grad)]
+        score = Score(lambda score, *at: 2 * jnp.tanh(score / 2), 2.0)
+        masking = Masking(by_mask(MASKS["window"], 256, 256), score=score)
+        assert not splash.refusal(*arrays[:3], masking, None, 0.0)
+        how = {"masking": masking, "scale": 0.25}
+        with compiler_context(), jax.default_matmul_precision("highest"):
+            out, logsumexp = splash.shard_forward(*arrays[:3], **how)
+            made = [out, *splash.shard_backward(*arrays, out, logsumexp, **how)[:3]]
+        leaves = [x.requires_grad_() for x in qkv]
+        query, key, value = (x.repeat_interleave(4 // x.shape[1], 1) for x in leaves)
+        scores = 2 * torch.tanh(0.25 * query @ key.mT / 2)
+        at = torch.arange(256)
+        is_out = (at > at[:, None]) | (at[:, None] - at >= 100)
+        expected = scores.masked_fill(is_out, -torch.inf).softmax(-1) @ value
+        rtol, atol = TOLERANCE[torch.float32]
+        expected_grads = torch.autograd.grad(expected, leaves, grad)
+        for one, other in zip(made, [expected, *expected_grads], strict=True):
+            np.testing.assert_allclose(one, other.detach(), rtol, atol)
+
+    @pytest.mark.parametrize("name", ["window", "documents", "rows that see nothing"])
+    def test_rows_of_shards(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        q, k, v, grad = (jnp.asarray(x.numpy()) for x in operands(torch.float32, kv_heads=2))
+        mask = by_mask(MASKS[name], 256, 256)
+        how = {"masking": Masking(mask), "scale": 0.25}
+        with compiler_context(), jax.default_matmul_precision("highest"):
+            out, logsumexp = splash.shard_forward(q, k, v, **how)
+            expected = splash.shard_backward(q, k, v, grad, out, logsumexp, **how)[:3]
+            sums = [0, 0]
+            for shard in range(2):
+                rows = slice(128 * shard, 128 * (shard + 1))
+                places = Places(((0, 0), (128, 0)), shard)
+                of_shard = {**how, "masking": Masking(mask, places=places)}
+                output, lse = splash.shard_forward(q[:, :, rows], k, v, **of_shard)
+                np.testing.assert_allclose(output, out[:, :, rows], 1e-5, 1e-6)
+                of_query, *of_columns = splash.shard_backward(
+                    q[:, :, rows], k, v, grad[:, :, rows], output, lse, **of_shard
+                )[:3]
+                np.testing.assert_allclose(of_query, expected[0][:, :, rows], 1e-5, 1e-5)
+                sums = [a + b for a, b in zip(sums, of_columns, strict=True)]
+        for one, other in zip(sums, expected[1:], strict=True):
+            np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+
+    def test_a_window_computes_its_blocks(self) -> None:
+        """Of 64 blocks a head those of a window, in both directions."""
+        mask = by_mask(lambda row, column: (column <= row) & (row - column < 512), 4096, 4096)
+        case = splash._Case(2, (4096, 4096), ((0, 0),), mask, None, 1.0, False, True, 1)
+        kernel = case.kernel(jnp.int32(0))
+        assert np.count_nonzero(kernel.fwd_mask_info.block_mask) == 15
+        assert kernel.fwd_mask_info.block_mask.shape == (1, 8, 2)
+        of_keys = np.count_nonzero(kernel.dkv_mask_info.block_mask)
+        assert of_keys * case.joined_columns <= 22 * 512
+
+
+class TestFindings:
+    """Why attention for a TPU is computed in blocks; nothing where the kernel computes it."""
+
+    def found(self, bias: Any = None, *, width: int = 64, **how: Any) -> list[str]:
+        q = jnp.ones((1, 2, 1024, width), jnp.bfloat16)
+        facts = sharded.Facts(platform="tpu")
+
+        def forward(q: jax.Array, bias: Any) -> Any:
+            mask = bias() if callable(bias) else bias
+            return rule(OP.default)(q, q, q, mask, **how, draw=(jnp.int64(1), jnp.int64(2)))
+
+        with compiler_context(), sharded.tracing(facts), sharded.unused_axes() as notes:
+            if callable(bias):
+                jax.make_jaxpr(lambda q: forward(q, bias))(q)
+            else:
+                jax.make_jaxpr(forward)(q, bias)
+        return [sentence for kind, sentence in notes if kind == "kernel"]
+
+    def test_kernel(self) -> None:
+        at = jnp.arange
+        assert self.found() == self.found(is_causal=True) == []
+        assert self.found(lambda: at(1024)[:, None] - at(1024) < 100, is_causal=True) == []
+
+    def test_blocks(self) -> None:
+        at, ones = jnp.arange, jnp.ones((1024, 1024))
+        assert self.found(ones > 0) == ["attention in blocks: a mask of data"]
+        assert self.found(ones) == ["attention in blocks: a bias"]
+        assert self.found(dropout_p=0.1) == ["attention in blocks: dropout"]
+        assert self.found(width=512) == ["attention in blocks: heads of width 512"]
+        slopes = lambda: (at(1024)[:, None] - at(1024)).astype(jnp.float32)  # noqa: E731
+        assert self.found(slopes) == ["attention in blocks: a bias of positions"]
+
+    def test_a_bias_with_a_gradient(self) -> None:
+        q, bias = jnp.ones((1, 2, 1024, 64), jnp.bfloat16), jnp.ones((1024, 1024), jnp.bfloat16)
+        lse, seed = jnp.ones((1, 2, 1024)), np.array([1, 2])
+        needed, facts = [True] * 4, sharded.Facts(platform="tpu")
+
+        def backward(q: Any, bias: Any, lse: Any, seed: Any) -> Any:
+            saved = q, lse, None, None, 1024, 1024, 0.0, False, seed, seed
+            operands = q, q, q, q, bias, needed, *saved
+            return rule(BACKWARD.default)(*operands, returns=(q, q, q, bias))
+
+        with compiler_context(), sharded.tracing(facts), sharded.unused_axes() as notes:
+            jax.make_jaxpr(backward)(q, bias, lse, seed)
+        assert list(notes) == [("kernel", "attention in blocks: a bias with a gradient")]

@@ -25,7 +25,7 @@ _ELEMENTWISE = frozenset((
     "convert_element_type", "is_finite", "clamp", "shift_right_arithmetic", "shift_right_logical",
     "shift_left",
 ))  # fmt: skip
-_SAME = frozenset(("sharding_constraint", "copy", "copy_p", "optimization_barrier"))
+SAME = frozenset(("sharding_constraint", "copy", "copy_p", "optimization_barrier"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class _InnerLoop:
+class InnerLoop:
     """A value inside a jitted function."""
 
     var: Var
@@ -70,18 +70,18 @@ class _Scope:
     def value(self, atom: Var | Literal) -> "Value":
         if isinstance(atom, Literal):
             return atom.val
-        return self.operands[atom] if atom in self.operands else _InnerLoop(atom, self)
+        return self.operands[atom] if atom in self.operands else InnerLoop(atom, self)
 
 
 # An array of the program, also a constant, or a value inside a jitted function.
-Value = jax.Array | _InnerLoop
+Value = jax.Array | InnerLoop
 Produced = tuple[Primitive, dict[str, Any], list[Value]]
 
 
-def _producer(value: Value) -> Produced | None:
+def producer(value: Value) -> Produced | None:
     """(primitive, parameters, operands) of a value's equation; None for an input, a constant, or
     one of several results."""
-    if isinstance(value, _InnerLoop):
+    if isinstance(value, InnerLoop):
         eqn = value.scope.made_by.get(value.var)
         operands = [] if eqn is None else list(map(value.scope.value, eqn.invars))
     else:
@@ -94,16 +94,16 @@ def _producer(value: Value) -> Produced | None:
     closed = eqn.params["jaxpr"]
     if closed.consts or len(closed.jaxpr.invars) != len(operands):
         return None
-    return _producer(_Scope(closed.jaxpr, operands).value(closed.jaxpr.outvars[0]))
+    return producer(_Scope(closed.jaxpr, operands).value(closed.jaxpr.outvars[0]))
 
 
-def _shape(value: Value) -> tuple[int, ...]:
+def shape_of(value: Value) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
 
 
 def _is_matrix(value: Value) -> bool:
     """True if a value has rows and columns: a value with only one of them is small."""
-    shape = _shape(value)
+    shape = shape_of(value)
     return len(shape) > 1 and shape[-1] > 1 and shape[-2] > 1
 
 
@@ -114,21 +114,21 @@ Step = tuple[Sequence[Value], Callable[["Block"], jax.Array]]
 
 def _step(value: Value) -> Step | None:
     """The last step of the computation of a value with rows and columns; None if unknown."""
-    produced = _producer(value)
+    produced = producer(value)
     if produced is None:
         return None
-    (primitive, params, operands), shape = produced, _shape(value)
+    (primitive, params, operands), shape = produced, shape_of(value)
     rank, first = len(shape), operands[0] if operands else value
     match primitive.name:
-        case name if name in _ELEMENTWISE and all(len(_shape(x)) in (0, rank) for x in operands):
+        case name if name in _ELEMENTWISE and all(len(shape_of(x)) in (0, rank) for x in operands):
             return operands, lambda block: primitive.bind(
                 *(_block_of(x, block) for x in operands), **params
             )
-        case name if name in _SAME:
+        case name if name in SAME:
             return operands, lambda block: _block_of(first, block)
         case "iota":
             return [], lambda block: _iota_of(block, shape, params["dimension"], params["dtype"])
-        case "reshape" if _shape(first)[-2:] == shape[-2:]:
+        case "reshape" if shape_of(first)[-2:] == shape[-2:]:
             return operands, lambda block: lax.reshape(_block_of(first, block), block.sizes(shape))
         case "broadcast_in_dim":
             places = params["broadcast_dimensions"]
@@ -165,15 +165,15 @@ def is_computed(matrix: Value) -> bool:
     todo, visited = [matrix], set()
     while todo:
         value = todo.pop()
-        is_inner = isinstance(value, _InnerLoop)
-        name: object = (value.var, id(value.scope)) if isinstance(value, _InnerLoop) else id(value)
+        is_inner = isinstance(value, InnerLoop)
+        name: object = (value.var, id(value.scope)) if isinstance(value, InnerLoop) else id(value)
         if name in visited or not (is_inner or _is_matrix(value)):
             continue
         visited.add(name)
         sources = (
             (_step(value) or (None,))[0]
             if _is_matrix(value)
-            else (_producer(value) or (0, 0, None))[2]
+            else (producer(value) or (0, 0, None))[2]
         )
         if sources is None and is_inner:
             return False  # the program has no such array
@@ -183,9 +183,9 @@ def is_computed(matrix: Value) -> bool:
 
 def _full(value: Value) -> jax.Array:
     """All of a value that is no matrix."""
-    if not isinstance(value, _InnerLoop):
+    if not isinstance(value, InnerLoop):
         return value
-    produced = _producer(value)
+    produced = producer(value)
     assert produced is not None, "is_computed has seen it"
     primitive, params, operands = produced
     return primitive.bind(*map(_full, operands), **params)
@@ -202,7 +202,7 @@ def _cut(array: jax.Array, block: Block) -> jax.Array:
         # XLA would change the layout of all of the booleans for each block; a cast to bytes it
         # would move into the loop.
         return _cut(array.view(jnp.int8), block) != 0
-    rank = len(_shape(array))
+    rank = len(shape_of(array))
     return _cut_along(array, range(rank), rank, block)
 
 

@@ -20,29 +20,42 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..jax_internals import cudnn_attention as kernel
 from ..jax_internals import cudnn_attention_options
+from .flash import Masking
+from .mask_blocks import causal
 
 Arrays = tuple[jax.Array, ...]
 
 
-def takes(
+def refusal(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    attn_bias: jax.Array | None,
+    masking: Masking,
+    bias: jax.Array | None,
     dropout_p: float,
-) -> bool:
-    """True if jax has the kernel and it computes this attention on every GPU that has it (Ampere
-    and later).
+) -> str:
+    """Why the kernel does not compute this attention on every GPU that has it (Ampere and later);
+    empty if it does.
 
-    Masks are excluded: the kernel takes an additive one in the operands' dtype, another array of
-    query length x key length, and torch promises zeros for a fully masked row. Dropout is excluded:
-    the kernel's random numbers are its own, and would change with the mesh.
+    Masks but causality are excluded: the kernel takes an additive one in the operands' dtype,
+    another array of query length x key length, and torch promises zeros for a fully masked row.
+    Dropout is excluded: the kernel's random numbers are its own, and would change with the mesh.
     """
+    if kernel is None:
+        return "a jax without the kernel"
+    if reason := masking.refusal(bias, dropout_p):
+        return reason
+    if query.dtype not in (jnp.bfloat16, jnp.float16) or {key.dtype, value.dtype} != {query.dtype}:
+        return f"operands of {', '.join(str(x.dtype) for x in (query, key, value))}"
     width = query.shape[-1]
-    half = query.dtype in (jnp.bfloat16, jnp.float16) and query.dtype == key.dtype == value.dtype
-    fits = width % 8 == 0 and 0 < width <= 128 and value.shape[-1] == width
-    fits = fits and 0 not in (*query.shape, *key.shape)
-    return kernel is not None and half and fits and attn_bias is None and dropout_p == 0
+    if width % 8 or not 0 < width <= 128 or value.shape[-1] != width:
+        return f"heads of widths {width} and {value.shape[-1]}"
+    if 0 in (*query.shape, *key.shape):
+        return "no rows or columns"
+    if masking.score is not None:
+        return "a soft cap"
+    is_plain = masking.equations in (None, causal(query.shape[2], key.shape[2]))
+    return "" if is_plain else "a mask that is not causality"
 
 
 def forward(

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -27,20 +28,23 @@ from jax.interpreters import mlir
 from .. import sharded
 from ..partition import per_shard
 from ..registry import Function
+from .flash import Masking, Places
+from .mask_blocks import NONE, MaskEquations
 
 Arrays = tuple[jax.Array, ...]
 Shapes = tuple[jax.ShapeDtypeStruct, ...]
 Otherwise = Callable[..., tuple[jax.Array | None, ...]]
 
 # Rows and columns of one block, the largest of these that divides the length: measured in
-# docs/decisions/attention.md. A width above the second number, or float32, takes the next smaller,
-# or it would not fit.
+# docs/decisions/attention.md. float32 takes the next smaller, or it would not fit.
 _BLOCKS, _LANES = (512, 256, 128), 128
 # One kernel computes all three gradients, of 5 products instead of 7, and a part of the queries'
 # for each block of columns, which are summed: it is taken where the parts have at most so many
-# bytes. Its blocks are wider, so that there are fewer: of a causal mask the narrower, as a block on
-# the diagonal is computed whole.
-_MOST_OF_PARTS, _WIDER = 1 << 30, {False: 4, True: 2}
+# bytes. Its blocks are wider, so that there are fewer parts: 4 or 2 times, unless half the width
+# leaves less than this share of the scores, as a block that is masked in part is computed whole.
+_MOST_OF_PARTS, _WORTH_NARROWER = 1 << 30, {4: 0.92, 2: 0.7}
+# Logsumexps below this are those of rows that see nothing.
+_LOWEST = -1e37
 _BACKWARD = (
     "save_residuals",
     "mask_value",
@@ -55,27 +59,36 @@ _BACKWARD = (
 )
 
 
-def takes(
+def refusal(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    attn_bias: jax.Array | None,
+    masking: Masking,
+    bias: jax.Array | None,
     dropout_p: float,
     num_row_shards: int = 1,
-) -> bool:
-    """True if the kernel computes this attention: no mask but causality, no dropout, lengths of
-    complete blocks."""
-    same = query.dtype == key.dtype == value.dtype and query.dtype in (jnp.bfloat16, jnp.float32)
-    lengths = query.shape[2] % (_LANES * num_row_shards) == 0 == key.shape[2] % _LANES
-    full = 0 not in (*query.shape, *value.shape) and query.shape[-1] <= 256
-    return (
-        same
-        and lengths
-        and full
-        and key.shape[1] == value.shape[1]
-        and attn_bias is None
-        and dropout_p == 0
-    )
+) -> str:
+    """Why the kernel does not compute this attention; empty if it does: a mask of equations, a soft
+    cap, no bias, no dropout, lengths of complete blocks."""
+    if reason := masking.refusal(bias, dropout_p):
+        return reason
+    if query.dtype not in (jnp.bfloat16, jnp.float32) or {key.dtype, value.dtype} != {query.dtype}:
+        return f"operands of {', '.join(str(x.dtype) for x in (query, key, value))}"
+    rows, columns = query.shape[2], key.shape[2]
+    if rows % (_LANES * num_row_shards) or columns % _LANES or 0 in (*query.shape, *value.shape):
+        return (
+            f"{rows} rows and {columns} columns are no complete blocks of {_LANES} on each device"
+        )
+    if query.shape[-1] > 256:
+        return f"heads of width {query.shape[-1]}"
+    if key.shape[1] != value.shape[1]:
+        return "other heads of values than of keys"
+    mask, places = masking.equations, masking.places
+    if mask is not None and (places.traced or any(start and start[1] for start in places.starts)):
+        rest = mask.without_documents()
+        if places.traced is not None or not (rest is None or rest.is_band):
+            return "a mask whose parts differ from device to device"
+    return ""
 
 
 COMPUTED_BY_ALL = "attention over {axes} is computed on all {devices} devices"
@@ -157,7 +170,7 @@ def forward(
     key: jax.Array,
     value: jax.Array,
     *,
-    is_causal: bool,
+    masking: Masking,
     scale: float,
     devices: AttentionDevices,
     otherwise: Otherwise,
@@ -166,9 +179,7 @@ def forward(
     has no such kernel."""
     output = jax.ShapeDtypeStruct((*query.shape[:3], value.shape[-1]), query.dtype)
     logsumexp = jax.ShapeDtypeStruct(query.shape[:3], jnp.float32)
-    body = partial(
-        shard_forward, is_causal=is_causal, scale=scale, num_row_shards=devices.num_row_shards
-    )
+    body = partial(_shard_of_rows, shard_forward, masking, devices.num_row_shards, scale=scale)
     return when_lowered(
         partial(devices.run, body), otherwise, (output, logsumexp), query, key, value
     )
@@ -182,16 +193,14 @@ def backward(
     out: jax.Array,
     logsumexp: jax.Array,
     *,
-    is_causal: bool,
+    masking: Masking,
     scale: float,
     devices: AttentionDevices,
     otherwise: Otherwise,
 ) -> tuple[jax.Array | None, ...]:
     """The gradients of query, key and value, and None for the bias."""
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value))
-    body = partial(
-        shard_backward, is_causal=is_causal, scale=scale, num_row_shards=devices.num_row_shards
-    )
+    body = partial(_shard_of_rows, shard_backward, masking, devices.num_row_shards, scale=scale)
     run = partial(devices.run, body, is_backward=True)
     return *when_lowered(run, otherwise, results, query, key, value, grad_out, out, logsumexp), None
 
@@ -211,41 +220,37 @@ def when_lowered(
 INTERPRET = False
 
 
-def shard_forward(query, key, value, bias=None, shard=0, *, is_causal, scale, num_row_shards=1):
-    case = _Case.of(query, key, value, is_causal, scale, num_row_shards)
+def _shard_of_rows(function, masking, num_row_shards, *arrays, scale):
+    """The kernel of one shard of the rows."""
+    *arrays, _, shard = arrays
+    rows = arrays[0].shape[2]
+    starts = tuple((number * rows, 0) for number in range(num_row_shards))
+    return function(*arrays, masking=masking.at(Places(starts, shard)), scale=scale)
+
+
+def shard_forward(query, key, value, *, masking, scale):
+    case = _Case.of(query, key, value, masking, scale)
     with jax.enable_x64(False):  # the kernel's own indices are of 32 bits
-        return _run_forward(query, key, value, jnp.int32(shard), case=case)
+        return _run_forward(query, key, value, jnp.int32(masking.places.index), case=case)
 
 
-def shard_backward(
-    query,
-    key,
-    value,
-    grad_out,
-    out,
-    logsumexp,
-    bias=None,
-    shard=0,
-    *,
-    is_causal,
-    scale,
-    num_row_shards=1,
-):
-    case = _Case.of(query, key, value, is_causal, scale, num_row_shards)
+def shard_backward(query, key, value, grad_out, out, logsumexp, *, masking, scale):
+    case = _Case.of(query, key, value, masking, scale)
+    arrays = query, key, value, grad_out, out, logsumexp
     with jax.enable_x64(False):
-        return *_run_backward(
-            query, key, value, grad_out, out, logsumexp, jnp.int32(shard), case=case
-        ), None
+        return *_run_backward(*arrays, jnp.int32(masking.places.index), case=case), None
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The static arguments of a kernel. lengths: of one shard's rows, and of the columns."""
+    """The static arguments of a kernel. lengths: of the rows and columns. starts: their places in
+    the mask."""
 
     heads: int
     lengths: tuple[int, int]
-    num_row_shards: int
-    is_causal: bool
+    starts: tuple[tuple[int, int] | None, ...]
+    mask: MaskEquations | None
+    soft_cap: float | None
     scale: float
     is_large: bool
     interpret: bool
@@ -256,28 +261,27 @@ class _Case:
         query: jax.Array,
         key: jax.Array,
         value: jax.Array,
-        is_causal: bool,
+        masking: Masking,
         scale: float,
-        shards: int,
     ) -> "_Case":
-        is_large = max(query.shape[-1], value.shape[-1]) > _LANES or query.dtype == jnp.float32
-        # unmasked rows have no offset
-        lengths, shards = (query.shape[2], key.shape[2]), shards if is_causal else 1
+        is_large = query.dtype == jnp.float32
+        lengths, mask = (query.shape[2], key.shape[2]), masking.equations
+        # unmasked rows have no place
+        starts = ((0, 0),) if mask is None else masking.places.starts
         query_bytes = math.prod(query.shape) * query.dtype.itemsize
-        return _Case(
-            query.shape[1], lengths, shards, is_causal, scale, is_large, INTERPRET, query_bytes
-        )
+        soft_cap = None if masking.score is None else masking.score.soft_cap
+        how = soft_cap, scale, is_large, INTERPRET, query_bytes
+        return _Case(query.shape[1], lengths, starts, mask, *how)
 
-    def kernel(self, shard: jax.Array) -> Any:
-        """The kernel with the mask of one shard's rows."""
-        result, masks = _module("kernel"), _module("mask")
-        (rows, columns), joined = self.block, self.joined_columns
+    def kernel(self, place: jax.Array) -> Any:
+        """The kernel with the mask at one of the places."""
+        splash, (rows, columns), joined = _module("kernel"), self.block, self.joined_columns
         backward = (
-            {"block_q_dq": rows, "block_kv_dq": columns}
-            if not joined
-            else {"use_fused_bwd_kernel": True}
+            {"use_fused_bwd_kernel": True}
+            if joined
+            else {"block_q_dq": rows, "block_kv_dq": columns}
         )
-        sizes = result.BlockSizes(
+        sizes = splash.BlockSizes(
             block_q=rows,
             block_kv=columns,
             block_q_dkv=rows,
@@ -285,42 +289,77 @@ class _Case:
             block_kv_dkv_compute=columns,
             **backward,
         )
-        shape = self.lengths[0] * self.num_row_shards, self.lengths[1]
-        mask = (
-            masks.CausalMask(shape, shard_count=self.num_row_shards)
-            if self.is_causal
-            else masks.FullMask(shape)
-        )
-        kernel = result.make_splash_mha(
-            masks.MultiHeadMask([mask] * self.heads),
+        forward = self._mask_info(columns, place, _by_rows)
+        of_keys = self._mask_info(joined or columns, place, _all if joined else _by_columns)
+        rest = None if self.mask is None else self.mask.without_documents()
+        return splash.SplashAttentionKernel(
+            forward,
+            None if joined else forward,
+            of_keys,
             block_sizes=sizes,
-            head_shards=1,
-            q_seq_shards=self.num_row_shards,
+            is_mqa=False,
             save_residuals=True,
+            mask_value=splash.DEFAULT_MASK_VALUE,
+            attn_logits_soft_cap=self.soft_cap,
+            residual_checkpoint_name=None,
+            mask_function=None if rest is None else InKernel(rest),
             interpret=self.interpret,
         )
-        for name in (
-            ("fwd_mask_info", "dq_mask_info", "dkv_mask_info") if self.num_row_shards > 1 else ()
-        ):
-            if getattr(kernel, name) is not None:  # one of a joined backward is
-                setattr(kernel, name, self._of_shard(getattr(kernel, name), shard))
-        return kernel
 
-    def _of_shard(self, info: Any, shard: jax.Array) -> Any:
-        """The mask's blocks of one shard's rows; the masks of single blocks are those of all
-        shards."""
+    def _mask_info(self, width: int, place: jax.Array, layout: "Layout") -> Any:
+        """The blocks of a width that are computed at a place, as the kernel reads them."""
+        info = _module("mask_info").MaskInfo
+        if self.mask is None:
+            return info(None, None, None, None, None)
 
-        def cut(name: str, dim: int) -> jax.Array | None:
-            blocks = getattr(info, name)
-            size = 0 if blocks is None else blocks.shape[dim] // self.num_row_shards
-            return (
-                None
-                if blocks is None
-                else lax.dynamic_slice_in_dim(blocks, shard * size, size, dim)
-            )
+        def cut(blocks: np.ndarray) -> jax.Array:
+            size = blocks.shape[1] // len(self.starts)
+            return lax.dynamic_slice_in_dim(jnp.asarray(blocks), place * size, size, 1)
 
-        dims = {"data_next": 1, "mask_next": 1, "block_mask": 1, "q_sequence": 0}
-        return info._replace(**{name: cut(name, dim) for name, dim in dims.items()})
+        next_data, kinds = map(cut, layout(np.stack(self._tables(width))))
+        rest = self.mask.without_documents()
+        rows = None
+        if rest is not None:
+            row, column = self._start(place)
+            # The kernel counts its columns from 0.
+            rows = row - column + lax.iota(jnp.int32, self.lengths[0])
+        return info(next_data, None, kinds, None, rows)
+
+    def _tables(self, width: int) -> list[np.ndarray]:
+        """The table of each place, in blocks of this many columns."""
+        masking = Masking(self.mask, places=Places(self.starts))
+        return masking.tables(self.lengths, (self.block[0], width))
+
+    def _start(self, place: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
+        return Places(self.starts, place).start
+
+    def documents(self, place: jax.Array) -> Any:
+        """The ids that rows and columns must share, as the kernel reads them; None without."""
+        sides = None if self.mask is None else self.mask.documents()
+        if sides is None:
+            return None
+        rows, columns = (
+            start + lax.iota(jnp.int32, length)
+            for start, length in zip(self._start(place), self.lengths, strict=True)
+        )
+        ids = (
+            jnp.broadcast_to(side(rows, columns, jnp), x.shape).astype(jnp.int32)
+            for side, x in zip(sides, (rows, columns), strict=True)
+        )
+        return _module("kernel").SegmentIds(*ids)
+
+    @property
+    def may_leave_rows_out(self) -> bool:
+        """True if a row may see no column: the kernel would give it a mean."""
+        if self.mask is None:
+            return False
+        rows, columns = self.lengths
+        return not all(
+            start is not None
+            and start[1] == 0
+            and self.mask.leaves_no_row_out(start[0] + rows, columns)
+            for start in self.starts
+        )
 
     @property
     def block(self) -> tuple[int, ...]:
@@ -334,41 +373,113 @@ class _Case:
     def joined_columns(self) -> int:
         """The columns of a block of the backward that computes all gradients at once; 0: two
         kernels do."""
-        columns, most = self.block[1], 1 if self.is_large else _WIDER[self.is_causal]
-        width = next(
+        columns, most = self.block[1], 1 if self.is_large else max(_WORTH_NARROWER)
+        widths = [
             n * columns for n in (4, 2, 1) if n <= most and self.lengths[1] % (n * columns) == 0
-        )
+        ]
+        width = widths.pop(0)
+        while widths and self._computed(widths[0]) < self._computed(width) * _WORTH_NARROWER.get(
+            width // columns, 0
+        ):
+            width = widths.pop(0)
         return width if self.query_bytes * (self.lengths[1] // width) <= _MOST_OF_PARTS else 0
+
+    def _computed(self, width: int) -> int:
+        """The scores in blocks of this many columns, at the place with most."""
+        if self.mask is None:
+            return math.prod(self.lengths)
+        counts = (int(np.count_nonzero(kinds)) for kinds in self._tables(width))
+        return max(counts) * self.block[0] * width
 
     def scaled(self, x: jax.Array) -> jax.Array:
         """x times the scale, rounded to its dtype: the kernel takes scaled queries."""
         return (x.astype(jnp.float32) * self.scale).astype(x.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class InKernel:
+    """A mask as the kernel calls it."""
+
+    mask: MaskEquations
+
+    def __call__(self, rows: jax.Array, columns: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(self.mask(rows, columns, jnp), rows.shape)
+
+
+# From the tables [places, row blocks, column blocks] two arrays [1, blocks of all places, blocks]:
+# of each step of a kernel's grid the block to read, and its kind.
+Layout = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def _by_rows(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row block its visible column blocks, then the last of them again, which is not
+    computed."""
+    counts = np.count_nonzero(tables, axis=2)
+    order = np.argsort(tables == NONE, axis=2, kind="stable")[..., : max(1, counts.max())]
+    steps = np.arange(order.shape[2])
+    last = np.maximum(counts - 1, 0)[..., None]
+    blocks = np.take_along_axis(order, np.minimum(steps, last), 2)
+    kinds = np.where(steps < counts[..., None], np.take_along_axis(tables, order, 2), NONE)
+    return tuple(_small(x.reshape(1, -1, x.shape[2])) for x in (blocks, kinds))  # type: ignore[return-value]
+
+
+def _by_columns(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each column block its visible row blocks, the first of them before, which is
+    not computed."""
+    counts = np.count_nonzero(tables, axis=1)
+    most = max(1, counts.max())
+    order = np.argsort(tables == NONE, axis=1, kind="stable")[:, :most]
+    steps = np.arange(most)[:, None] - (most - counts)[:, None]
+    blocks = np.take_along_axis(order, np.maximum(steps, 0), 1)
+    kinds = np.where(steps >= 0, np.take_along_axis(tables, blocks, 1), NONE)
+    return tuple(_small(x.reshape(1, -1, x.shape[2])) for x in (blocks, kinds))  # type: ignore[return-value]
+
+
+def _all(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All blocks, column by column; in place of one that is not computed the next one is read."""
+    blocks = np.empty(tables.shape, np.int32)
+    for of_shard, kinds in zip(blocks, tables, strict=True):
+        visible = np.flatnonzero(kinds.T)
+        steps = np.arange(kinds.size)
+        following = (
+            visible[np.searchsorted(visible, steps) % visible.size] if visible.size else steps
+        )
+        of_shard[:] = (following % kinds.shape[0]).reshape(kinds.T.shape).T
+    return tuple(_small(x.reshape(1, -1, x.shape[2])) for x in (blocks, tables))  # type: ignore[return-value]
+
+
+def _small(array: np.ndarray) -> np.ndarray:
+    """An array in the smallest integers that hold it: the kernel's memory for them is small."""
+    largest = array.max(initial=0)
+    sizes = (np.int8, np.int16, np.int32)
+    return array.astype(next(size for size in sizes if largest <= np.iinfo(size).max))
+
+
 # Traced once for all isomorphic layers.
 @partial(jax.jit, static_argnames="case")
-def _run_forward(query, key, value, shard, *, case):
-    output, (logsumexp,) = jax.vmap(case.kernel(shard))(case.scaled(query), key, value)
+def _run_forward(query, key, value, place, *, case):
+    kernel, documents = case.kernel(place), case.documents(place)
+    output, (logsumexp,) = jax.vmap(lambda *x: kernel(*x, documents))(
+        case.scaled(query), key, value
+    )
+    if case.may_leave_rows_out:
+        # A row without a visible block is not a number, another one a mean.
+        is_out = jnp.isnan(logsumexp) | (logsumexp < _LOWEST)
+        output = jnp.where(is_out[..., None], 0, output)
+        logsumexp = jnp.where(is_out, -jnp.inf, logsumexp)
     return output, logsumexp
 
 
 @partial(jax.jit, static_argnames="case")
-def _run_backward(query, key, value, grad_out, out, logsumexp, shard, *, case):
-    kernel = case.kernel(shard)
+def _run_backward(query, key, value, grad_out, out, logsumexp, place, *, case):
+    kernel, documents = case.kernel(place), case.documents(place)
     options = {**kernel.kwargs, "save_residuals": False}
+    if case.may_leave_rows_out:  # the weights of such a row are zero
+        logsumexp = jnp.where(logsumexp == -jnp.inf, jnp.inf, logsumexp)
 
     def pull(query, key, value, grad_out, out, logsumexp):
-        saved = (
-            query,
-            key,
-            value,
-            None,
-            None,
-            out,
-            logsumexp,
-            kernel.dq_mask_info,
-            kernel.dkv_mask_info,
-        )
+        masks = kernel.dq_mask_info, kernel.dkv_mask_info
+        saved = query, key, value, documents, None, out, logsumexp, *masks
         return _module("kernel")._splash_attention_bwd(res=saved, do=grad_out, **options)[3:6]
 
     grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)

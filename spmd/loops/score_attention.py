@@ -1,0 +1,126 @@
+"""Long attention with a function of its scores, as one recorded op and one for its gradient.
+
+The function is recorded once, of one score and its position; a kernel, or the loop over blocks,
+calls it where the scores are. Not here: functions that read tensors (`flex_attention`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ..core import dense_meta, tensor_meta
+from ..core.extend import (
+    Arrays,
+    Layouts,
+    Lowering,
+    OpSpec,
+    Region,
+    Score,
+    attention,
+    lowering,
+    reads,
+    soft_cap_of,
+    walks,
+)
+from .capture import Capture
+from .gradient import Tensors, record, tensors, with_gradient
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreFunction:
+    """A recorded function of (score, batch, head, row, column), all scalars, with its numbers."""
+
+    body: Region
+    numbers: tuple[float | int, ...]
+
+    def __call__(self, *scalars: jax.Array) -> jax.Array:
+        values = {data: (x,) for data, x in zip(self.body.inputs, scalars, strict=True)}
+        floats, integers = walks.pack_numbers(self.body.nodes)
+        vectors = np.array(floats, np.float64), np.array(integers, np.int64)
+        with lowering.known_in(self.body.nodes, {}):
+            lowering.lower_nodes(self.body.nodes, values, vectors, {})  # type: ignore[arg-type]
+        return lowering.program_value(self.body.roots[0], values)  # type: ignore[return-value,arg-type]
+
+    def score(self) -> Score:
+        """The function as kernels take it."""
+        caps: list[float | None] = []
+
+        def look(*scalars: jax.Array) -> jax.Array:
+            result = self(*scalars)
+            caps.append(soft_cap_of(result, scalars[0]))
+            return result
+
+        jax.make_jaxpr(look)(*(data.meta.struct for data in self.body.inputs))
+        return Score(self, caps[0])
+
+
+def recorded(function: Callable[..., Any], dtype: torch.dtype) -> ScoreFunction | None:
+    """A function of one score and its position as a recorded one; None for one that reads tensors
+    or draws."""
+    with Capture("flex_attention") as capture:
+        metas = [dense_meta((), dtype), *[dense_meta((), torch.int32)] * 4]
+        result = capture.run(function, *map(capture.stand_in, metas)).to(dtype)
+        root, arguments = reads.operand(result), list(capture.arguments)
+        if capture.outside([root], arguments):
+            return None
+        nodes = walks.between([root], arguments)
+        if any(node.op.draws or node.op.lowering.regions for node in nodes):
+            return None
+        numbers = tuple(number for node in nodes for number in node.numbers)
+        return ScoreFunction(Region.of([root], arguments), numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreAttention(Lowering):
+    """(output, logsumexp) of query, key, value and a mask; or the gradients of the first three, of
+    these, the gradient of the output, the output and the logsumexp."""
+
+    function: ScoreFunction
+    scale: float
+    has_mask: bool
+    is_backward: bool = False
+
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
+        how = {"score": self.function.score(), "scale": self.scale}
+        query, key, value, *rest = operands
+        mask = rest.pop(0) if self.has_mask else None
+        if not self.is_backward:
+            return attention.scored_attention(query, key, value, mask, **how)
+        grads = attention.scored_attention_backward(query, key, value, mask, *rest, **how)
+        return tuple(grad.astype(x.dtype) for grad, x in zip(grads, operands, strict=False))
+
+
+def score_attention(
+    query: Any, key: Any, value: Any, mask: Any, function: ScoreFunction, scale: float
+) -> Any:
+    """Attention with a recorded function of the scores before the mask."""
+    inputs = [query, key, value]
+    operands = inputs if mask is None else [*inputs, mask]
+    wide = torch.float64 if query.dtype is torch.float64 else torch.float32
+    shape = *query.shape[:3], value.shape[-1]
+    results = dense_meta(shape, query.dtype), dense_meta(shape[:3], wide)
+    of_forward = ScoreAttention(function, scale, mask is not None)
+    of_backward = ScoreAttention(function, scale, mask is not None, is_backward=True)
+
+    def run(name: str, lowering: ScoreAttention, operands: Sequence[Any], results: Any) -> Tensors:
+        metas = tuple(tensor_meta(tensor) for tensor in operands)
+        op = OpSpec.of(name, lowering, tuple(results), metas)
+        return tensors(record(op, list(map(reads.operand, operands)), ()))
+
+    def forward() -> tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]:
+        result = run("spmd.score_attention", of_forward, operands, results)
+        return result, [*operands, *result], [True, False]
+
+    def backward(saved: Sequence[Any], arriving: Sequence[Any]) -> Sequence[torch.Tensor | None]:
+        *saved_operands, output, logsumexp = saved
+        metas = [dense_meta(x.shape, x.dtype) for x in saved_operands[:3]]
+        all_operands = [*saved_operands, arriving[0], output, logsumexp]
+        return run("spmd.score_attention_backward", of_backward, all_operands, metas)
+
+    return with_gradient("flex_attention", inputs, forward, backward)[0]
