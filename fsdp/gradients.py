@@ -5,12 +5,11 @@ reduction."""
 # made, at the op, in the dtype of that op. So the dtype has to reach the op, which
 # `spmd.reduce_gradient_in` records again.
 
-import operator
+import itertools
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import nn
@@ -24,6 +23,7 @@ from .library import Mesh
 _arrived: dict[int, list[tuple["UnsyncedGradients", "weakref.ref[torch.Tensor]"]]] = {}
 # a mesh, the batch's axes, those not reduced over
 _Axes = tuple[Mesh, tuple[str, ...], tuple[str, ...]]
+_numbers = itertools.count()
 _num_loops = 0  # of `accumulate_gradients`, which decides itself when its gradients are reduced
 
 
@@ -70,12 +70,8 @@ class GradientHooks:
             handle.remove()
         self._handles, self._set = [], settings
         for parameter in trained:
-            # The dtype first: a gradient is reduced where it arrives, and the factor multiplies the
-            # result.
-            if dtype is not None:
-                self._handles.append(spmd.reduce_gradient_in(parameter, dtype))
-            if scale is not None:
-                self._handles.append(parameter.register_hook(partial(operator.mul, scale)))
+            if dtype is not None or scale is not None:
+                self._handles.append(spmd.reduce_gradient_in(parameter, dtype, scale))
 
 
 # [Note: gradients that are not reduced yet]
@@ -100,6 +96,7 @@ class UnsyncedGradients:
         self.over: tuple[str, ...] = ()
         self._unreduced_axes: tuple[str, ...] = ()  # of the sums so far
         self._hooks: list[RemovableHandle] = []
+        self._order: dict[int, int] = {}  # by a parameter's id
         # by a parameter's id, its `.grad` that is such a sum
         self._sums: dict[int, weakref.ref[torch.Tensor]] = {}
 
@@ -123,13 +120,16 @@ class UnsyncedGradients:
             return
         self._unreduced_axes = self.over
         self.mesh, self.batch_axes = mesh, tuple(batch_axes)
-        for hook in self._hooks:
-            hook.remove()
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        # After accumulation, as `.grad` has the sum of this pass and the former ones only then.
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._arrive) for parameter in trained
-        ]
+        hooked = [self._arrive in (x._post_accumulate_grad_hooks or {}).values() for x in trained]
+        if len(self._hooks) != len(trained) or not all(hooked):
+            for hook in self._hooks:
+                hook.remove()
+            # After accumulation, as `.grad` has the sum of this pass and the former ones only then.
+            self._hooks = [
+                parameter.register_post_accumulate_grad_hook(self._arrive) for parameter in trained
+            ]
+            self._order = {id(parameter): next(_numbers) for parameter in trained}
 
     def _arrive(self, parameter: torch.Tensor) -> None:
         """Notes a parameter whose gradient has been accumulated unreduced; `_keep` runs at the end
@@ -147,6 +147,15 @@ class UnsyncedGradients:
                 _arrived[task] = []
                 torch.autograd.Variable._execution_engine.queue_callback(lambda: _keep(task))
             _arrived[task].append((self, weakref.ref(parameter)))
+
+    @staticmethod
+    def order_of(arrived: "tuple[UnsyncedGradients, weakref.ref[torch.Tensor]]") -> int:
+        """The place of a parameter among those with hooks: the order in which gradients arrive is
+        another one where the backward pass is replayed."""
+        unsynced, ref = arrived
+        return unsynced._order.get(id(ref()), 0)
+
+    _arrive.plays = True  # type: ignore[attr-defined]  # see `spmd.core.torch_state.backward`
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -181,7 +190,7 @@ def _keep(task: int) -> None:
     """Records the gradients of an ended backward pass as sums of stacks, by one op for those of
     equal axes."""
     groups: dict[_Axes, dict[int, tuple[UnsyncedGradients, torch.Tensor, torch.Tensor]]] = {}
-    for unsynced, ref in _arrived.pop(task):
+    for unsynced, ref in sorted(_arrived.pop(task), key=UnsyncedGradients.order_of):
         parameter = ref()
         if parameter is not None and parameter.grad is not None:
             key = unsynced.mesh, unsynced.batch_axes, unsynced.axes

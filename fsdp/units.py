@@ -84,6 +84,8 @@ class _Pass:
 # Units by the ids of their parameters, which they keep alive, so that the ids stay valid. A mark of
 # a parameter looks its unit up, and a module that is wrapped after its parent.
 OWNERS: "weakref.WeakValueDictionary[int, Unit]" = weakref.WeakValueDictionary()
+# Units with casts in their slots for a backward pass.
+WITH_CASTS: "weakref.WeakSet[Unit]" = weakref.WeakSet()
 
 
 def warn_of_dropped_axis(tensor: torch.Tensor, sharding: Any) -> None:
@@ -428,7 +430,8 @@ class Unit:
         """Puts parameters back into the slots of casts that a failed backward pass has left."""
         if self._masters:
             _fill_slots(self._masters)
-            self._masters = {}
+            self._masters.clear()
+            WITH_CASTS.discard(self)
 
     def pre_backward(self, forward_pass: _Pass, gradient: torch.Tensor) -> None:
         """Begins the backward of a forward pass, once in each run of autograd's engine: gathers its
@@ -451,9 +454,9 @@ class Unit:
                 )
         if forward_pass.casts and not self._passes:
             # Kept from the first time on: later the slots may hold the casts of a nested pass.
-            self._masters = self._masters or {
-                slot: _slot_value(*slot) for slot in forward_pass.casts
-            }
+            if not self._masters:
+                self._masters.update((slot, _slot_value(*slot)) for slot in forward_pass.casts)
+                WITH_CASTS.add(self)
             _fill_slots(forward_pass.casts)
             self._backward_pass = forward_pass
         if (forward_pass.casts and not self._passes) or forward_pass.saved_shards:

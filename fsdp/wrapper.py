@@ -30,7 +30,7 @@ from .keywords import LACKING, ONE_VIEW, TORCH, XLA, takes, translate, warn_with
 from .outputs import BatchSplit
 from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
-from .units import UnitState, unit_of, units_in, warn_of_dropped_axis
+from .units import WITH_CASTS, UnitState, unit_of, units_in, warn_of_dropped_axis
 
 # Why the wrapper hides its own level: state dicts, parameter names and attributes are those of the
 # bare module, so that a checkpoint loads with and without FSDP, and a script that reads
@@ -405,7 +405,7 @@ class FullyShardedDataParallel(nn.Module):
 
     def _restore(self, *_: object) -> None:
         """Puts parameters back into the slots of casts that a failed backward pass has left."""
-        for unit in units_in(self.module):
+        for unit in units_in(self.module) if WITH_CASTS else ():
             if unit.state is not UnitState.FORWARD:
                 unit.restore()
 

@@ -291,6 +291,7 @@ class Reporter:
         self, console: Console, steps: int, compiles: Callable[[], int], *, of: str = "tokens"
     ) -> None:
         self.console, self.compiles, self.of = console, compiles, of
+        self.replays = spmd.metrics.counter("replays")
         columns = (
             BarColumn(),
             MofNCompleteColumn(),
@@ -303,7 +304,9 @@ class Reporter:
         self.task = self.progress.add_task("compiling the first step", total=steps)
 
     def reading(self, step: int, *, loss: float, rate: float) -> None:
+        earlier, self.replays = self.replays, spmd.metrics.counter("replays")
         line = f"loss {loss:.4f}   {rate:,.0f} {self.of}/s   {self.compiles()} compiles"
+        line += "   played" * (self.replays > earlier)
         self.progress.update(self.task, completed=step, description=line)
         if not self.console.is_terminal:
             self.say(f"step {step:5d}   {line}")
@@ -333,6 +336,7 @@ class Loop:
     ) -> None:
         """Runs the steps after the first `done`, whose batches are skipped, and appends the losses
         to `history`."""
+        spmd.config.replay_steps = True
         args, counted, clock = self.args, done, time.perf_counter()
         with self.reporter.progress:
             for step, batch in enumerate(islice(batches, done, args.steps), start=done + 1):

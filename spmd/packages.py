@@ -133,6 +133,7 @@ JOINS: tuple[tuple[str, list[Any], str], ...] = (
     ("", points.after_wait, "tools.explain.waiting_device:note_read"),
     ("", points.after_fallback, "tools.explain.step_hints:note_fallback"),
     ("record_modules", points.on_schedule, "steps.decoding.module_calls:note_run"),
+    ("replay_steps", points.on_schedule, "steps.segments.segment_calls:note_run"),
     ("module_paths", points.noted_by, "tools.explain.module_paths:note"),
     ("module_paths", points.before_recorded_run, "tools.explain.module_paths:note_run"),
     ("graphs_file", points.after_compiling, "tools.explain.graph_text:append_to_file"),

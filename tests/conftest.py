@@ -34,9 +34,9 @@ spmd.simulate(8)
 
 
 @pytest.fixture(autouse=True)
-def seed() -> None:
+def seed() -> Iterator[None]:
     """Every test draws the same numbers whichever ran before it; barriers, messages and loops have
-    no past."""
+    no past, and flags their values of before."""
     torch.manual_seed(0)
     # torch.compile turns it off in the process
     torch.distributions.Distribution.set_default_validate_args(True)
@@ -53,6 +53,11 @@ def seed() -> None:
     for name in ("spmd.adaptive.changing", *(f"spmd.tools.{each}" for each in forgetful)):
         if name in sys.modules:
             sys.modules[name].forget()
+    flags = dict(vars(spmd.config))
+    yield
+    for flag, value in flags.items():
+        if getattr(spmd.config, flag) != value:
+            setattr(spmd.config, flag, value)
 
 
 @pytest.fixture(scope="session")

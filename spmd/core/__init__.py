@@ -46,6 +46,7 @@ from .record import resolve as resolve
 from .record import threads as threads
 from .record.body import BodyError as BodyError
 from .record.calls.copies import host_copy as host_copy
+from .record.kept_values import Kept as Kept
 from .record.storage import LOCK as LOCK
 from .record.storage import Storage as Storage
 from .record.tensor import XlaTensor as XlaTensor

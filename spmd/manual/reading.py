@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..core import Sharding, XlaTensor, grad_shardings, in_flight, storage_of, view_of
+from ..core import Sharding, XlaTensor, grad_shardings, storage_of, view_of
 from ..core.extend import reads
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
@@ -55,7 +55,7 @@ class use_sharding:
             )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec, self._over = mesh, partition_spec, over
-        self._runs, self._iteration, self._first = in_flight.stamp(), -1, 0
+        self._iteration, self._first = -1, 0
         for tensor in self._tensors:
             if view_of(tensor) is not None:
                 raise ValueError(
@@ -136,11 +136,9 @@ class use_sharding:
             self._take_generation()
 
     def _forget_what_ran(self) -> None:
-        # The values that an evaluation gathered are gathered again, or else the step after it would
-        # be another program.
-        is_stale, self._runs = self._runs != in_flight.stamp(), in_flight.stamp()
-        for read in self._reads if is_stale else ():
-            read.stamp = -1
+        for read in self._reads:
+            if not read.is_fresh():
+                read.stamp = -1
 
     def _take_generation(self) -> None:
         if self._reads:

@@ -9,12 +9,20 @@ annotations, views and sums of several uses.
 import operator
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
-from ..core import LOCK, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of
+from ..core import (
+    LOCK,
+    Storage,
+    XlaTensor,
+    annotations,
+    grad_shardings,
+    storage_of,
+    tensor_meta,
+    view_of,
+)
 from ..core.extend import (
     Node,
     OpSpec,
@@ -35,9 +43,11 @@ from .unreduced import LINEAR, SAME, location_of, sums_of
 _warned: set[tuple[str, torch.dtype]] = set()
 
 
-def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
+def reduce_gradient_in(
+    leaf: torch.Tensor, dtype: torch.dtype | None, factor: float | None = None
+) -> Any:
     """Sets the dtype in which the gradient of a leaf tensor is summed over devices; it may differ
-    from the computation.
+    from the computation. None: the gradient's own. factor: multiplies the sum.
 
     The products and sums that make the gradient get that dtype, before a partitioner reduces them;
     the gradient arrives in the tensor's own dtype. For a scatter (an embedding's gradient) and a
@@ -61,19 +71,25 @@ def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
             "reduce_gradient_in: expected a leaf tensor that requires a gradient, such as a "
             "parameter in training"
         )
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1):
+    is_float = isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1
+    if dtype is not None and not is_float:
         raise TypeError(
             "reduce_gradient_in: expected a floating-point torch.dtype of 16 bits or more, got "
             f"{dtype!r}"
         )
-    return target.register_hook(partial(_reduce_in, dtype))
+    return target.register_hook(grad_shardings.PlayedHook(_reduced, dtype, factor))
 
 
-def _reduce_in(dtype: torch.dtype, gradient: torch.Tensor) -> None:
+def _reduced(dtype: torch.dtype | None, factor: float | None, gradient: torch.Tensor) -> Any:
+    """The gradient times the factor; None for the gradient itself."""
+    if isinstance(gradient, XlaTensor) and dtype is not None:
+        _reduce_in(dtype, gradient)
+    return None if factor is None or gradient is None else factor * gradient
+
+
+def _reduce_in(dtype: torch.dtype, gradient: XlaTensor) -> None:
     """Takes the sum over devices of a gradient in a dtype; the gradient keeps its own dtype and its
     storage."""
-    if not isinstance(gradient, XlaTensor):
-        return
     with LOCK:
         value = views.read(gradient)
         narrow_sum = _summed_in(value, dtype)

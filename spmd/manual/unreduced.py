@@ -41,10 +41,12 @@ from ..core.extend import (
     Value,
     body,
     calls,
+    inlined_calls,
     lowerings,
     op_specs,
     partitioning,
     record_calls,
+    storages,
     user_lines,
     views,
     walks,
@@ -222,6 +224,7 @@ def unreduced(
     tensors = [on_device(gradient, "unreduced") for gradient in gradients]
     stacks: list[torch.Tensor | NotImplementedError] = []
     with LOCK:
+        inlined_calls.inline(storages.pending())
         values = [views.read(tensor) for tensor in tensors]
         in_order = tuple(axis for axis in batch_axes if axis in over)
         batch = BatchAxes(mesh.sharding((), 0), tuple(batch_axes), in_order)

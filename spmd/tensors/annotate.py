@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..core import (
     DEVICE,
     HOST,
-    DeviceData,
     Sharding,
     XlaTensor,
     annotations,
@@ -20,8 +19,6 @@ from ..core import (
     grad_shardings,
     hardware,
     shard_state,
-    storage_of,
-    view_of,
 )
 from ..mesh.device_mesh import as_mesh
 from ..mesh.global_mesh import get_global_mesh, needed_mesh
@@ -312,10 +309,8 @@ def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
         return tensor
     if sharding is not None:
         return reshard(tensor, layout)
-    is_data = view_of(target) is None and type(storage_of(target).value) is DeviceData
-    return (
-        mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
-    )
+    mark = mark_sharding if constraints.is_data(target) else mark_sharding_with_gradients
+    return mark(tensor, layout)
 
 
 def _mesh_of(sharding: Sharding | None) -> Mesh:

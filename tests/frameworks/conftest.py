@@ -16,10 +16,11 @@ UNUSED = PartialState.default_device
 
 @pytest.fixture(scope="class")
 def use() -> Iterator[None]:
-    device = PartialState.default_device
+    device, replays = PartialState.default_device, spmd.config.replay_steps
     AcceleratorState._reset_state(reset_partial_state=True)
     spmd.use()
     yield
+    spmd.config.replay_steps = replays
     spmd.compat.uninstall()
     spmd.torch_xla.set_global_mesh(None)
     PartialState.default_device = device

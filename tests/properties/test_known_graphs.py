@@ -13,6 +13,7 @@ from torch import Tensor
 import spmd
 from spmd import P
 from spmd.core.run import known_graphs
+from spmd.steps.decoding.host_lists import set_decoding
 
 NUM_TENSORS, NUM_LAYERS, ROUNDS = 4, 3, 7
 SHAPE, CONSTANT = (8, 8), torch.linspace(-1, 1, 64).reshape(8, 8)
@@ -153,3 +154,81 @@ def test_steps_that_recur(
         check(mine, expected)
     # A constant is an initial value, and new data at each step.
     assert any(matches) is all(action is not fill for action, *_ in step)
+
+
+class Text:
+    """The integers of a loop that decodes: positions, born on the host, tokens of the device, and
+    lists of both."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self.scores = CONSTANT.to(device)
+        self.positions = [torch.tensor([[i], [3 * i]], device=device) for i in range(NUM_TENSORS)]
+        self.tokens = [place + 1 for place in self.positions]
+        self.lists = [torch.tensor([[i], [9]], device=device) for i in range(NUM_TENSORS)]
+        self.kept: list[Tensor] = []
+
+    def all(self) -> list[Tensor]:
+        return [*self.positions, *self.tokens, *self.lists, *self.kept]
+
+
+def advance(text: Text, i: int, j: int) -> None:
+    text.positions[i] += 1 + j
+
+
+def born(text: Text, i: int, j: int) -> None:
+    text.positions[i] = torch.tensor([[i], [j]], device=text.device)
+
+
+def choose(text: Text, i: int, j: int) -> None:
+    place = text.positions[i][:, 0] % 8
+    text.tokens[j] = (text.scores[place] * 1.5).argmax(-1, keepdim=True)
+
+
+def write(text: Text, i: int, j: int) -> None:
+    text.tokens[i].add_(text.positions[j])
+
+
+def join(text: Text, i: int, j: int) -> None:
+    text.lists[i] = torch.cat([text.lists[i], text.tokens[j]], 1)
+
+
+def last(text: Text, i: int, j: int) -> None:
+    text.tokens[i] = text.lists[j][:, -1:]
+
+
+def score(text: Text, i: int, j: int) -> None:
+    text.scores = text.scores.index_add(0, text.positions[i][:, 0] % 8, text.scores[:2] * 0.5)
+
+
+def keep_token(text: Text, i: int, j: int) -> None:
+    text.kept.append(text.tokens[i].clone())
+
+
+WORDS = [advance, born, choose, write, join, last, score, keep_token]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_integers_that_are_decoded(seed: int, matches: list[bool]) -> None:
+    draw = random.Random(seed)
+
+    def drawn(count: int) -> list[tuple[Callable[[Text, int, int], None], int, int]]:
+        pairs = [draw.sample(range(NUM_TENSORS), 2) for _ in range(count)]
+        return [(draw.choice(WORDS), i, j) for i, j in pairs]
+
+    ours, theirs = Text("xla"), Text("cpu")
+    step = [*drawn(3), (advance, 0, 1), (choose, 0, 1)]
+    for number in range(2 * ROUNDS):
+        for action, i, j in [*step, *drawn(number in (5, 9))]:
+            for text in (ours, theirs):
+                action(text, i, j)
+        set_decoding(True)  # as a replayed call of a module does
+        spmd.sync()
+        if number % 5 == 4:
+            place = draw.randrange(NUM_TENSORS)
+            check(ours.lists[place], theirs.lists[place])
+            check(ours.positions[place], theirs.positions[place])
+    set_decoding(False)
+    for mine, expected in zip(ours.all(), theirs.all(), strict=True):
+        check(mine, expected)
+    assert any(matches)

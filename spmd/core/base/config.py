@@ -94,6 +94,9 @@ FLAGS = (
         "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
     Flag("record_modules", True,
         "replay a module's call without gradients that writes a cache in place"),
+    Flag("replay_steps", False,
+        "replay the call of a module with its backward, and an optimizer's step, in a loop that "
+        "repeats them"),
     Flag("check_replays", 1_000,
         "at least one in so many replayed calls runs as Python, and is compared with the "
         "recording; 0: none"),

@@ -179,6 +179,11 @@ class OpSpec:
         same result."""
         return host_kernels(self.lowering, self)
 
+    @functools.cached_property
+    def on_host_rounded(self) -> OnHost | None:
+        """As `on_host`, also for an op whose last bits the host may round otherwise."""
+        return host_kernels(self.lowering, self, rounds=True)
+
     @property
     def is_opaque(self) -> bool:
         """True if the op contains a user's function, which no other process can rebuild."""
@@ -204,8 +209,8 @@ def draws_of(lowering: Lowering, op: OpSpec) -> Sequence[tuple[int, int]]:
 
 
 @functools.singledispatch
-def host_kernels(lowering: Lowering, op: OpSpec) -> OnHost | None:
-    """See `OpSpec.on_host`."""
+def host_kernels(lowering: Lowering, op: OpSpec, *, rounds: bool = False) -> OnHost | None:
+    """See `OpSpec.on_host`; rounds: see `OpSpec.on_host_rounded`."""
     return None
 
 

@@ -6,8 +6,7 @@ new graph of a sync, until it has a known program; COMPILE_PASSES on a graph tha
 Packages join both (`spmd.adaptive`).
 """
 
-from ..lower.region import Called
-from . import called_bodies, cuts, list_elements, scan_layers
+from . import cuts, list_elements, scan_layers
 from .pass_result import CompilePass, Pass, Passes
 
 PASSES = Passes(
@@ -21,8 +20,6 @@ PASSES = Passes(
 
 COMPILE_PASSES = list[CompilePass](
     [
-        # Calls of recorded functions: their ops.
-        ("inline calls", called_bodies.inlined, {Called}),
         # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only
         # behind it: computed before it, where that is cheaper to keep.
         ("scan layers", scan_layers.scan, None),

@@ -1,13 +1,23 @@
 """Ops that the host computes in place of a program: few and small ones behind a value that is
 read."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from weakref import WeakSet
 
 import torch
 
 from ..base import counters
 from ..base.state import Scalar
-from ..graph.graph import DeviceData, Name, Node, Value, origin, results, value_name
+from ..graph.graph import (
+    UNPADDED,
+    DeviceData,
+    Node,
+    Value,
+    origin,
+    results,
+    topological,
+    value_name,
+)
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..run.pjrt import processes, transfer
@@ -17,6 +27,8 @@ from ..sharding.value import Sharding
 LARGEST = 1 << 16
 # The most ops behind a value that a read computes on the host.
 _FEW = 16
+# The same behind a count: of a matcher's boxes by rows.
+LARGEST_OF_COUNTS = 1 << 22
 # The same where no program runs, as in a plan, or none is to: a mask over all tokens of a batch.
 LARGEST_IN_A_PLAN = 1 << 24
 
@@ -28,18 +40,79 @@ def has_host_kernel(node: Node, largest: int = LARGEST) -> bool:
     return all(value.meta.numel <= largest for value in (*results(node), *node.operands))
 
 
-def computed(value: Value, nodes: Sequence[Node]) -> DeviceData:
-    """Computes a value on the host, by the ops behind it (see `host_computable_ops`)."""
-    by_name: dict[Name, DeviceData] = {}
+def computed(nodes: Sequence[Node]) -> dict[object, DeviceData]:
+    """Computes ops on the host, in order; returns their results by name."""
+    by_name: dict[object, DeviceData] = {}
     for node in nodes:
         operands = [
             operand if type(operand) is DeviceData else by_name[value_name(operand)]
             for operand in node.operands
         ]
-        by_name |= zip(
-            map(value_name, results(node)), compute(node.op, operands, node.numbers), strict=True
-        )
-    return value if type(value) is DeviceData else by_name[value_name(value)]
+        data = compute(node.op, operands, node.numbers)
+        for value, device_data in zip(results(node), data, strict=True):
+            device_data.source = node.code, node.instruction
+            by_name[value_name(value)] = device_data
+    return by_name
+
+
+# Host data of which the host has computed a count with rounding, and what it has computed of it.
+# All small ops of such data alone are the host's: those of the device may round otherwise.
+OWN: "WeakSet[DeviceData]" = WeakSet()
+
+
+def decided(pending: Sequence[Value], count: Value | None) -> dict[object, DeviceData]:
+    """Computes the host's part of what is pending; returns the results by name.
+
+    count: a value that decides a number of rows. It is among the results where all ops behind it
+    are exact, or round host data that no program has read. Rows that are counted are no results, as
+    the device has them padded. Where a program computes the mask of rows, constants are among the
+    results: the program would have them without padding.
+    """
+    needed, inputs = topological([] if count is None else [count])
+    host_data = {data for data in inputs if data.host is not None}
+    constants, made, _ = _parts(needed, {*OWN, *host_data})
+    rounding = {node for node in needed if node.op.on_host is None}
+    is_known = all(map(_is_small, needed)) and not any(data.is_abstract for data in inputs)
+    if count is not None and not (is_known and rounding <= constants | made):
+        needed = [
+            value
+            for value in pending
+            if type(value) is Node and value.op.constant is not None
+            if value.meta.numel <= LARGEST and count.meta.shape
+        ]
+    elif rounding:
+        OWN.update(host_data)
+    _, made, rows = _parts(topological(pending)[0], {*OWN})
+    data = computed(topological([*needed, *made])[0])
+    for node in made:
+        OWN.update(data[value_name(value)] for value in results(node))
+    rows -= {count and origin(count)}
+    hidden = {value_name(value) for node in rows for value in results(node)}
+    return {name: device_data for name, device_data in data.items() if name not in hidden}
+
+
+def _parts(nodes: Sequence[Node], data: Set[Value]) -> tuple[set[Node], set[Node], set[Node]]:
+    """Returns the small ops of constants alone; those of this data, too, into which counted rows
+    may be written; those of counted rows."""
+    constants, made, rows = set[Node](), set[Node](), set[Node]()
+    for node in filter(_is_small, nodes):
+        makers = {origin(operand) or operand for operand in node.operands} - constants
+        if node.op.name == UNPADDED:
+            rows.add(node)
+        elif makers <= made | data:
+            (made if makers else constants).add(node)
+        elif node.op.on_host is not None and not rows.isdisjoint(makers):
+            first = node.operands[0]
+            is_written = first.meta.shape == node.meta.shape and origin(first) not in rows
+            (made if is_written and makers <= made | data | rows else rows).add(node)
+    return constants, made, rows
+
+
+def _is_small(node: Node) -> bool:
+    """True if the host can compute an op of a matcher: a box for each row."""
+    return node.op.on_host_rounded is not None and all(
+        value.meta.numel <= LARGEST_OF_COUNTS for value in (*results(node), *node.operands)
+    )
 
 
 def constant_ops(value: Value) -> list[Node] | None:
@@ -81,12 +154,17 @@ def compute(
     """Returns a host-computed op's results as host data, from its operands' data; counted, as every
     op on the host."""
     counters.add("host_ops")
-    assert op.on_host is not None
+    assert op.on_host_rounded is not None
     operands = [_host_tensor(device_data) for device_data in inputs]
     with torch.no_grad():
-        result = op.on_host(operands, numbers)
+        result = op.on_host_rounded(operands, numbers)
     return [
-        DeviceData(meta, host=transfer.host_array(tensor).copy(), sharding=_sharding(meta, inputs))
+        DeviceData(
+            meta,
+            # an op in place keeps the dtype and the shape of its target
+            host=transfer.host_array(tensor.to(meta.dtype).expand(meta.shape)).copy(),
+            sharding=_sharding(meta, inputs),
+        )
         for meta, tensor in zip(op.metas, result, strict=True)
     ]
 

@@ -20,6 +20,7 @@ from ..graph.source import THREADS, user_frame
 from ..run.pjrt import transfer
 from ..sharding.constrain import constrain, in_memory, near, wait_for_all
 from ..sharding.value import Sharding
+from . import body
 from .record import record
 from .storage import LOCK, Storage, may_change, note_layout, requeue
 from .threads import enter_thread
@@ -115,7 +116,8 @@ def annotate(
             )
             return
         # Data is in no program whose partitioner could choose open dims.
-        storage.sharding = sharding = sharding.closed() if type(value) is DeviceData else sharding
+        is_data = body.is_data(value)
+        storage.sharding = sharding = sharding.closed() if is_data else sharding
         if (
             type(value) is Node
             and value.op.name == "mark_sharding"
@@ -127,13 +129,13 @@ def annotate(
                 # A new op for the same node: ops that have read the value read the new sharding.
                 value.op = mark_op(storage.meta, sharding)
                 requeue(lambda nodes, _: value in nodes)
-        elif type(value) is not DeviceData:
+        elif not is_data:
             _record_annotation(storage, mark_op(storage.meta, sharding, via))
-        elif value.host is not None:
+        elif type(value) is DeviceData and value.host is not None:
             note_layout(storage, value)
             value.sharding = sharding  # the upload needs it, also after the tensor is freed
-        elif value.sharding is not sharding:
-            _reshard_data(storage, value, sharding)
+        elif type(value) is DeviceData and value.sharding is not sharding:
+            _reshard_data(storage, value, sharding)  # else it may stand for data of each call
 
 
 def _record_annotation(storage: Storage, op: OpSpec) -> None:

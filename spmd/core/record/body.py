@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import jax
 
 from ..base.state import PerThread
-from ..graph.graph import Node, Value, depending
+from ..graph import graph
+from ..graph.graph import Node, Value, depending, origin
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..graph.source import user_line
@@ -47,7 +48,10 @@ def body_error(call: str, reason: str) -> BodyError:
 
 @dataclass(frozen=True, slots=True)
 class _StandIn(Lowering):
-    """An argument of a body: it has no value while the body is recorded."""
+    """An argument of a body: it has no value while the body is recorded. is_data: outside it is
+    data, which nothing waits for."""
+
+    is_data: bool = False
 
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
@@ -58,15 +62,21 @@ class _StandIn(Lowering):
         )
 
 
-def stand_in(meta: Meta) -> Node:
+def stand_in(meta: Meta, is_data: bool = False) -> Node:
     """A node in the place of an argument of the body. The caller holds LOCK."""
     # It stands for no line of the user.
-    return record(_stand_in_op(meta), (), (), NOWHERE)
+    return record(_stand_in_op(meta, is_data), (), (), NOWHERE)
 
 
 @functools.lru_cache(4096)
-def _stand_in_op(meta: Meta) -> OpSpec:
-    return OpSpec.of("spmd.stand_in", _StandIn(), (meta,), ())
+def _stand_in_op(meta: Meta, is_data: bool) -> OpSpec:
+    return OpSpec.of("spmd.stand_in", _StandIn(is_data), (meta,), ())
+
+
+def is_data(value: Value) -> bool:
+    """True if a value exists without a run, or stands for one that does."""
+    lowering = None if (node := origin(value)) is None else node.op.lowering
+    return graph.is_data(value) or (isinstance(lowering, _StandIn) and lowering.is_data)
 
 
 def ops_on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:

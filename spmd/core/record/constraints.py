@@ -12,11 +12,17 @@ from ..graph.op import Arrays, Identity, Layouts, OpSpec
 from ..run.pjrt import devices
 from ..sharding.partitioner import shard_as
 from ..sharding.value import Sharding
+from . import body
 from .annotations import mark_op
 from .reads import record_op
 from .storage import LOCK
 from .tensor import XlaTensor
 from .views import read
+
+
+def is_data(tensor: XlaTensor) -> bool:
+    """True if a mark of a tensor is no op: it is no view, and has no recorded value."""
+    return tensor._view is None and body.is_data(tensor._storage.value)
 
 
 def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:

@@ -26,12 +26,14 @@ from typing import Any
 
 import jax
 
-from ..graph.graph import Node, Value, is_data, results
+from ..base import in_flight
+from ..graph.graph import Node, Value, results
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Identity, Layouts, Lowering, OpSpec
 from ..sharding.buckets import EvenCut, cut_of, gather
 from ..sharding.constrain import constrain, near, wait_for_all
 from ..sharding.value import Sharding
+from . import body
 from .annotations import annotate, mark_op
 from .record import NOWHERE, autograd_node, graph_task, record, record_here
 from .storage import LOCK, Storage
@@ -61,10 +63,11 @@ class Read(View):
 
     group: reads that are gathered by one op, this one among them, or empty. spans: autograd's
     sequence numbers of the forward ops that read through it, a (first, end) for each time the
-    context was entered. All storages are held weakly: a storage holds its reads.
+    context was entered. run: the run behind which the value was kept (`in_flight.stamp`). All
+    storages are held weakly: a storage holds its reads.
     """
 
-    __slots__ = ("group", "owner", "spans")
+    __slots__ = ("group", "owner", "run", "spans")
 
     is_read = True
 
@@ -73,12 +76,23 @@ class Read(View):
         self.owner = storage.ref
         self.group: list[Read] = []
         self.spans: deque[tuple[int, int]] = deque(maxlen=64)
+        self.run = -1
 
     @property
     def layout(self) -> Sharding:
         layout = self.rule.read.sharding
         assert layout is not None, "an annotation has one"
         return layout
+
+    def keep(self, value: Value, storage: Storage) -> None:
+        super().keep(value, storage)
+        self.run = in_flight.stamp()
+
+    def is_fresh(self) -> bool:
+        """True for a value of the step that is recorded: what an evaluation gathered is gathered
+        again, or else the step after it would be another program."""
+        storage = self.owner()
+        return storage is not None and self.stamp == storage.stamp and self.run == in_flight.stamp()
 
     def value_of(self, storage: Storage) -> Value:
         """The storage's value in this sharding; gathered once for as long as the storage keeps its
@@ -267,7 +281,7 @@ def _wait_with(
     result. Empty for a tensor with data or a module's state: nothing waits for these.
     """
     awaited = value_of(tensor)
-    if is_data(awaited) or tensor._storage.is_state:
+    if body.is_data(awaited) or tensor._storage.is_state:
         return ()
     *result, behind_barrier = results(
         record(_barrier_op((*parts, (awaited.meta, None))), (*values, awaited), (), NOWHERE)

@@ -32,8 +32,8 @@ class AtOnce(Protocol):
     def viewed(self, op: OpSpec, base: Value) -> Value | None:
         """`computed` for the read of a view."""
 
-    def left_out(self, roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
-        """Ops to leave pending in a sync of these roots. It may settle storages."""
+    def left_out(self, storages: Sequence[Storage]) -> list[Node]:
+        """Ops to leave pending in a sync of these storages. It may settle some of them."""
 
     def is_token_list(self, value: Value) -> TypeGuard[Node]:
         """True for a list with a token of the device, which syncs leave pending."""

@@ -274,6 +274,9 @@ def requeue(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -
                 ASIDE.append(ref)
 
 
+# Called before pending storages are looked at.
+BEFORE_PENDING: list[Callable[[], None]] = []
+
 # The views that keep their value for the next read, each with its storage and the thread that read
 # it, since the last sync.
 READ: list[tuple[Any, "weakref.ref[Storage]", int]] = []
@@ -327,6 +330,8 @@ def _has_waited(value: Value, ran: Collection[Node]) -> bool:
 
 def _waiting() -> list[Storage]:
     """Live storages with a pending value, of all threads."""
+    for prepare in BEFORE_PENDING:
+        prepare()
     return [
         storage
         for ref in LIVE

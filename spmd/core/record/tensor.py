@@ -11,6 +11,7 @@
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -37,6 +38,37 @@ OURS = ("_storage", "_view", "_meta", "_is_param", "_pins_grad", "_strided_layou
 
 # Called with each annotated tensor that becomes a parameter.
 WHEN_PARAMETER: list[Callable[["XlaTensor"], None]] = []
+
+
+# Other objects after each assignment to an attribute that torch keeps in C++, of any tensor: to its
+# gradient, and to others. Who has read such attributes reads them again only then. No numbers: two
+# threads may add at once.
+last_gradient = last_assignment = object()
+
+
+def note_gradients() -> None:
+    """Marks that gradients were assigned."""
+    global last_gradient
+    last_gradient = object()
+
+
+def _note_assignment() -> None:
+    global last_assignment
+    last_assignment = object()
+
+
+def _noted(name: str, note: Callable[[], None]) -> property:
+    """An attribute of torch's whose assignments are noted."""
+    slot: Any = inspect.getattr_static(torch.Tensor, name)
+
+    def noted(write: Callable[..., None]) -> Callable[..., None]:
+        def write_and_note(*args: object) -> None:
+            write(*args)
+            note()
+
+        return write_and_note
+
+    return property(slot.__get__, noted(slot.__set__), noted(slot.__delete__))
 
 
 class _NotWhileTraced:
@@ -70,6 +102,12 @@ class XlaTensor(torch.Tensor):
         cls, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         raise AssertionError("no handler yet: see `handle_calls_by`")
+
+    # Autograd assigns gradients itself: `run_backward` notes it. `swap_tensors` assigns `__dict__`.
+    grad, _grad = _noted("grad", note_gradients), _noted("_grad", note_gradients)
+    __dict__ = _noted("__dict__", _note_assignment)
+    _backward_hooks = _noted("_backward_hooks", _note_assignment)
+    _post_accumulate_grad_hooks = _noted("_post_accumulate_grad_hooks", _note_assignment)
 
     @property
     def _is_param(self) -> bool:

@@ -376,7 +376,8 @@ def _outputs(
         owner: DeviceData | Store | None = None
         if old and not isinstance(port.indices, int):
             owner = store_of(old)
-        elif old and old[0].store is None:  # a row of a store has no buffer of its own
+        # A row of a store has no buffer of its own, nor has data of the host.
+        elif old and old[0].store is None and old[0].host is None:
             owner = old[0]
         if owner is not None:
             refill(owner, buffer)

@@ -25,7 +25,7 @@ from ..record.annotations import record_open_annotation
 from ..record.record import at_once
 from ..record.storage import ASIDE, READ, Storage, can_run, pending_except
 from ..sharding.value import Sharding
-from . import executables, known_graphs
+from . import executables, inlined_calls, known_graphs
 from .initialization import initialize_state
 from .pjrt import transfer
 from .prepare import prepared
@@ -50,11 +50,20 @@ def run(
     """
     storages_here = list(storages)
     foreign_storages = pending_except(storages_here) if _has_other_readers() else []
+    if donate and at_once.value is not None:
+        storages_here = _without_lists(at_once.value.left_out(storages_here), storages_here)
     is_undivided = donate and not foreign_storages and _is_undivided()
-    known = known_graphs.ready(storages_here) if is_undivided else None
+    known, calls = known_graphs.ready(storages_here) if is_undivided else None, None
+    if known is None and at_once.value is None:  # lists of tokens read the ops as they are
+        storages_here, calls = inlined_calls.inline(storages_here, foreign_storages)
+    if calls is not None and is_undivided:
+        known = known_graphs.ready(storages_here)
     if known is not None:
-        graph, roots = known.graph, list(zip(known.graph.roots, storages_here, strict=True))
-        run_schedule([Subgraph(graph.nodes, graph.mesh, ready=known)], (), roots, line, donate=True)
+        ready, storages = known
+        graph, roots = ready.graph, list(zip(ready.graph.roots, storages, strict=True))
+        if calls is not None and ready.program is not None:
+            known_graphs.note(graph, storages, ready.program, calls)
+        run_schedule([Subgraph(graph.nodes, graph.mesh, ready=ready)], (), roots, line, donate=True)
         return len(graph.nodes)
     needed = _needed_of(foreign_storages, storages_here) if foreign_storages else []
     # Before the roots are taken: an initial value that a step overwrites at once must not become
@@ -64,34 +73,33 @@ def run(
             storages_here, line, for_read=for_read, needed=needed, foreign_storages=foreign_storages
         )
     roots = roots_of([*storages_here, *_settled_elsewhere(needed)] if needed else storages_here)
-    values, token_lists = list(map(itemgetter(0), roots)), list[Node]()
-    if donate and at_once.value is not None:
-        token_lists = at_once.value.left_out(roots)
-        roots = [
-            root
-            for root in roots
-            if type(root[1].value) is not DeviceData and root[0] not in token_lists
-        ]
-        # A list of tokens that stays recorded reads tokens of this run: they are roots, though no
-        # storage holds them.
-        tokens = [
-            operand
-            for node in token_lists
-            for operand in node.operands
-            if operand not in token_lists
-        ]
-        values = [*(value for value, _ in roots), *tokens]
-    nodes, inputs = topological(values)
-    if nodes or roots:
-        run_schedule(by_mesh(roots, nodes, inputs), token_lists, roots, line, donate=donate)
+    nodes, inputs = topological(list(map(itemgetter(0), roots)))
+    if roots:
+        run_schedule(by_mesh(roots, nodes, inputs), (), roots, line, donate=donate, calls=calls)
     return len(nodes)
+
+
+def _without_lists(lists: Sequence[Node], storages: Sequence[Storage]) -> list[Storage]:
+    """The storages of a sync that leaves these lists of tokens recorded. A token of theirs that no
+    tensor holds gets a storage of its own, as a result of this sync."""
+    pending = [storage for storage in storages if type(storage.value) is not DeviceData]
+    values = {*lists, *(storage.value for storage in pending)}
+    tokens = dict.fromkeys(operand for node in lists for operand in node.operands)
+    return [
+        *(storage for storage in pending if storage.value not in lists),
+        *(
+            Storage(token, token.meta)
+            for token in tokens
+            if type(token) is not DeviceData and token not in values
+        ),
+    ]
 
 
 def _is_undivided() -> bool:
     """True if the pending values of this thread are one graph, and nothing but its program sees
     them."""
     are_aside = any(ref() is not None for ref in ASIDE)
-    return not (are_aside or at_once.value or guard.value or recording.value)
+    return not (are_aside or guard.value or recording.value)
 
 
 def _has_other_readers() -> bool:
@@ -164,9 +172,10 @@ def run_schedule(
     line: Line,
     *,
     donate: bool,
+    calls: inlined_calls.Calls | None = None,
 ) -> None:
     """Runs the subgraphs of a graph in order: each reads only results of earlier ones.
-    `deferred_nodes` read their results and stay recorded."""
+    `deferred_nodes` read their results and stay recorded. calls: see `known_graphs.note`."""
     cache.next_run()
     for note in on_schedule if recording.value is None else ():
         note(line)
@@ -184,7 +193,9 @@ def run_schedule(
                 parts = (
                     _run_on_host(subgraph, roots_left, flow)
                     if subgraph.where is None
-                    else _run_subgraph(subgraph, index, roots_left, flow, line, donate=donate)
+                    else _run_subgraph(
+                        subgraph, index, roots_left, flow, line, donate=donate, calls=calls
+                    )
                 )
             if parts:
                 rerunnable_nodes = (
@@ -225,7 +236,7 @@ def _flow(
 ) -> Flow:
     """The readers of each value, other recorded ops included."""
     flow = Flow(todo, deferred_nodes, roots_left, passed)
-    if _has_other_readers():
+    if at_once.value is not None or _has_other_readers():
         flow.add_foreign_readers(_other_pending(roots_left))
     return flow
 
@@ -251,7 +262,14 @@ def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Seque
 
 
 def _run_subgraph(
-    subgraph: Subgraph, index: int, roots_left: list[Root], flow: Flow, line: Line, *, donate: bool
+    subgraph: Subgraph,
+    index: int,
+    roots_left: list[Root],
+    flow: Flow,
+    line: Line,
+    *,
+    donate: bool,
+    calls: inlined_calls.Calls | None,
 ) -> Sequence[Subgraph]:
     """Runs one subgraph; if a pass cuts it, nothing runs, and its parts are returned to run in its
     place. roots_left: roots of the whole schedule that have not run."""
@@ -272,10 +290,11 @@ def _run_subgraph(
         graph = pending_graph()
         check_here(graph.mesh)
         ready = prepared(graph, subgraph, roots_left, flow, line, donate=donate)
-        # A graph that only its program reads becomes a known graph: later syncs compare with it.
-        is_whole = donate and ready.graph is graph and not (flow.subgraph_of or flow.read_elsewhere)
+        # A graph that no pass has changed becomes a known graph: later syncs compare with it.
+        is_whole = donate and ready.graph is graph and not flow.subgraph_of
         if is_whole and ready.program is not None and _is_undivided():
-            known_graphs.note(graph, [storage for _, storage in roots], ready.program)
+            for noted_calls in (None, calls) if calls is not None else (None,):
+                known_graphs.note(graph, [x for _, x in roots], ready.program, noted_calls)
     if ready.parts:
         return ready.parts
     plan = recording.value

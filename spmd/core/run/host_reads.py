@@ -21,20 +21,20 @@ from ..base.config import config
 from ..base.state import active_observation
 from ..graph.buffer_leases import READERS, Lender
 from ..graph.errors import AbstractError
-from ..graph.graph import DeviceData, is_unpadded, origin
+from ..graph.graph import DeviceData, is_data, is_unpadded, origin, value_name
 from ..graph.source import Line, describe, user_line
 from ..passes import on_host
 from ..programs import failing
 from ..record import body, recorders
 from ..record.record import at_once
-from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_except
+from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending, pending_except
 from ..sharding.value import Sharding
 from .execute import run
 from .failed import FINAL, depends, give_up
 from .pjrt import devices, processes, transfer
 from .recording import recording
 from .schedule import intended_sharding
-from .syncs import Watch, sync
+from .syncs import Watch, settle_by_host, sync
 
 _IN_A_PLAN = (
     "which has no value: spmd.plan and spmd.export record the step and run nothing. Give them the "
@@ -59,7 +59,9 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
                 "none while the body is recorded; choose with torch.where or spmd.cond, or return "
                 "it and read it after the loop",
             )
-        return _run_needed(storage)
+        if storage.meta.numel == 1:
+            _settle_by_host(storage)
+        return None if is_data(storage.value) else _run_needed(storage)
     # A sync is a program of all processes: a read by one alone would hang in it.
     if (
         type(storage.value) is not DeviceData
@@ -105,6 +107,7 @@ def _come_together(storage: Storage, call: str) -> None:
 def _run_all_or_needed(storage: Storage) -> None:
     """Syncs for one value. If an op of another value cannot be compiled, the ops of this one still
     run; the error is raised again by a read of the other."""
+    is_padded = is_unpadded(storage.value)
     try:
         sync(for_read=True)
     except FINAL:
@@ -112,7 +115,7 @@ def _run_all_or_needed(storage: Storage) -> None:
     except Exception as error:
         if depends(storage, error):
             raise
-    if type(storage.value) is not DeviceData:
+    if is_padded or not is_data(storage.value):
         _run_needed(storage)
 
 
@@ -154,8 +157,16 @@ def _settle_by_host(storage: Storage) -> None:
         nodes = on_host.constant_ops(storage.value) or on_host.host_computable_ops(
             storage.value, largest
         )
-        if nodes is not None:
-            storage.settle(on_host.computed(storage.value, nodes))
+        if nodes:
+            storage.settle(on_host.computed(nodes)[value_name(storage.value)])
+
+
+def settle_count(storage: Storage) -> None:
+    """Computes a value that decides a count on the host, without a program, where the host can."""
+    if config.pad_lengths and not body.names.value and not processes.several():
+        with SYNC_LOCK, LOCK:
+            if not is_data(storage.value):
+                settle_by_host(pending(), storage.value)
 
 
 class Lease(NamedTuple):

@@ -158,7 +158,8 @@ class Flow:
 
     last: by name of a value, its last reading subgraph (`deferred_nodes` count as one). passed:
     data computed for later subgraphs alone. subgraph_of: by node, its first subgraph; empty for a
-    schedule of one. read_elsewhere: the names of values that other threads' ops read.
+    schedule of one. read_elsewhere: the names of values that ops of other threads, and lists of
+    tokens that stay recorded, read.
     """
 
     def __init__(

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from ..base import compile_log, counters, in_flight, interrupt, trace_rows
 from ..base.compile_record import CompileRecord
 from ..base.pace import pace
-from ..base.state import PerThread
-from ..graph.graph import DeviceData, Graph, is_data, topological
+from ..base.state import PerThread, active_observation
+from ..graph.graph import (
+    DeviceData,
+    Graph,
+    Value,
+    is_data,
+    replace_operands,
+    topological,
+    value_name,
+)
 from ..graph.source import ends_at_user_line, user_line
+from ..passes import on_host
 from ..programs import compiler
 from ..record import body, recorders
 from ..record.annotations import unmarked_op
@@ -96,6 +105,21 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
         _sync(wait=wait, for_read=for_read)
 
 
+def settle_by_host(storages: list[Storage], count: Value | None = None) -> list[Storage]:
+    """Computes the host's part of pending storages (see `on_host.decided`); returns the others."""
+    is_recorded = recording.value is not None or active_observation.value is not None
+    if is_recorded or (count is None and not on_host.OWN):
+        return storages
+    values = [storage.value for storage in storages]
+    data = on_host.decided(values, count)
+    replace_operands(data, topological(values)[0])
+    for storage in storages:
+        if (name := value_name(storage.value)) in data:
+            storage.settle(data[name])
+    forget_reads()
+    return [storage for storage in storages if type(storage.value) is not DeviceData]
+
+
 # Called when a sync has waited for the devices.
 after_wait: list[Callable[[], None]] = []
 
@@ -120,6 +144,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
                 if storage.sharding is None or not _is_far_state(storage)
             ]
         )
+        storages = settle_by_host(storages)
         num_iterations, num_ops, num_nodes = (
             counters.counter("loop_iterations"),
             pace.recorded_ops,

@@ -7,7 +7,7 @@ The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
 from collections.abc import Callable
 from typing import Any
 
-from ...core import patch_when_imported
+from ...core import config, patch_when_imported
 from ...names.compat.finder import install
 from . import accelerate_device, lightning_classes, trainer
 
@@ -82,8 +82,9 @@ def use() -> None:
     From here on in this process `Accelerator().device` is xla, and `TrainingArguments().device`,
     unless the CPU is requested (`Accelerator(cpu=True)`, `TrainingArguments(use_cpu=True)`). It may
     be called before or after the import of these, but before the first `Accelerator()`; a second
-    call is none. `import torch_xla` gives names of ours from then on, as after
-    `spmd.compat.install()`. `python -m spmd run` and ACCELERATE_TORCH_DEVICE=xla do the same.
+    call is none. Loops play by themselves (`spmd.config.replay_steps`). `import torch_xla` gives
+    names of ours from then on, as after `spmd.compat.install()`. `python -m spmd run` and
+    ACCELERATE_TORCH_DEVICE=xla do the same.
 
     Raises RuntimeError where accelerate has chosen another device already, or a real `torch_xla` is
     installed.
@@ -95,5 +96,6 @@ def use() -> None:
     device(type='xla', index=0)
     """
     install()
+    config.replay_steps = True
     for module, (patch, *needs) in PATCHES.items():
         patch_when_imported(module, patch, "xla as its device", *needs)

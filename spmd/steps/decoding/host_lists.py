@@ -2,9 +2,9 @@
 
 [Note: lists of tokens] A loop that decodes adds a token to a list in each iteration. As ops of a
 program these would be another program for each length. So the host computes ops of integers that it
-has at once; a list that a token of the device is joined to stays recorded, and is computed by a
-later sync, when the token has come: no sync waits for it. A program reads only the
-newest token of such a list, where it is.
+has at once; a list that a token of the device is joined to stays recorded. When several such lists
+are, one behind another, a sync has the host join those whose tokens have come: no sync waits for
+one. A program reads only the newest token of such a list, where it is.
 """
 
 import functools
@@ -14,9 +14,14 @@ from typing import Any, TypeGuard
 import torch
 
 from ...core import DeviceData, Storage, dtypes, observation, processes, transfer
-from ...core.extend import Bounded, Node, OpSpec, Value, host_ops, record_calls, schedule, walks
+from ...core.extend import Bounded, Node, OpSpec, Value, host_ops, record_calls, walks
 
 _SYNCS = 4  # that an iteration has at most
+_MOST_LISTS = 8  # that stay recorded, one behind another; more are computed, all at once
+_MOST_BYTES = 1 << 14  # of operands and result together
+# Results by op, numbers and operands: an iteration makes most of what the last has made, and a call
+# of `generate` the positions and masks of earlier ones.
+_known: Bounded[Any, DeviceData] = Bounded(1024)
 
 
 def set_decoding(is_on: bool) -> None:
@@ -42,14 +47,12 @@ def bring_home(storage: Storage) -> None:
 class HostLists:
     """The values that the host has in a thread that decodes (see `spmd.core.record.record.AtOnce`).
 
-    num_syncs: so many syncs later it no longer does. lists: the recorded ones. known: results on
-    the host by op, numbers and operands, as an iteration makes most of what the last has made.
+    num_syncs: so many syncs later it no longer does. lists: the recorded ones.
     """
 
     def __init__(self) -> None:
         self.num_syncs = _SYNCS
         self.lists: list[Node] = []
-        self.known: Bounded[Any, tuple[Any, Any, list[Any]]] = Bounded(512)
 
     def computed(
         self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]
@@ -62,13 +65,14 @@ class HostLists:
         if torch.is_grad_enabled() or observation.active_observation.value is not None:
             return None
         data: Any = operands
-        key = op, tuple(numbers), tuple([id(x.host) for x in data])
-        entry = self.known.get(key)
-        if entry is None:
-            (result,) = host_ops.compute(op, data, numbers)
-            # The ids of the operands are theirs while these are kept.
-            entry = self.known.keep(key, (result.host, result.sharding, [x.host for x in data]))
-        return DeviceData(op.metas[0], host=entry[0], sharding=entry[1])
+        meta = op.metas[0]
+        if sum([x.meta.nbytes for x in data], meta.nbytes) > _MOST_BYTES:
+            return host_ops.compute(op, data, numbers)[0]
+        key = op, tuple(numbers), tuple([(x.host.tobytes(), x.sharding) for x in data])
+        result = _known.get(key)
+        if result is None:
+            result = _known.keep(key, host_ops.compute(op, data, numbers)[0])
+        return DeviceData(meta, host=result.host, sharding=result.sharding)
 
     def viewed(self, op: OpSpec, base: Value) -> Value | None:
         """The value of a view of integers that the host has, or of the last part of a list; else
@@ -84,28 +88,29 @@ class HostLists:
         if type(value) is not Node or value.op.name != "aten.cat" or not _is_small(value.op):
             return False
         first = value.operands[0]
-        return first.host is not None if type(first) is DeviceData else self.is_token_list(first)
+        if type(first) is DeviceData:
+            return first.host is not None
+        return first in self.lists or self.is_token_list(first)
 
-    def left_out(self, roots: Sequence[schedule.Root]) -> list[Node]:
-        """The lists that a sync leaves recorded, as no other op reads them; those whose values have
-        come get their data. After a few syncs without another token the thread no longer
-        decodes."""
+    def left_out(self, storages: Sequence[Storage]) -> list[Node]:
+        """The lists that a sync leaves recorded, as no other op reads them; now and then those
+        whose values have come get their data. After a few syncs without another token the thread no
+        longer decodes."""
         self.num_syncs -= observation.active_observation.value is None
         if self.num_syncs <= 0:
             record_calls.at_once.value = None
             return []
-        lists = [(value, storage) for value, storage in roots if self.is_token_list(value)]
-        for value, storage in lists:
-            data = self._come(value)
+        lists = [storage for storage in storages if self.is_token_list(storage.value)]
+        # Until there are many, or no token has come since the last sync: its loop may have ended.
+        may_wait = self.num_syncs == _SYNCS - 1 and 0 < len(self.lists) < _MOST_LISTS
+        for storage in () if may_wait else lists:
+            data = self._come(storage.value)
             if data is not None:
                 storage.settle(data)
-        ancestors = walks.topological([value for value, owner in lists if owner.value is value])[0]
+        ancestors = walks.topological([x.value for x in lists if type(x.value) is Node])[0]
         recorded = [node for node in ancestors if self.is_token_list(node)]
-        read_nodes = (
-            walks.topological([value for value, _ in roots if not self.is_token_list(value)])[0]
-            if recorded
-            else ()
-        )
+        others = {*storages}.difference(lists)
+        read_nodes = walks.topological([x.value for x in others])[0] if recorded else ()
         self.lists = recorded if {*recorded}.isdisjoint(read_nodes) else []
         return self.lists
 
@@ -149,6 +154,7 @@ def _is_last_part(view: OpSpec, joined: OpSpec, numbers: tuple[float | int, ...]
     return torch.equal(view.on_host(joined.on_host(places, numbers), ())[0], places[-1])
 
 
+@functools.lru_cache(4096)
 def _is_small(op: OpSpec) -> bool:
     if op.on_host is None or len(op.metas) > 1 or op.layout is not None:
         return False

@@ -23,6 +23,7 @@ from ...core import DeviceData, XlaTensor, config, hardware, held, messages, sto
 from ...core.extend import Bounded
 from ..replay.argument_objects import ObjectParts, parts_of
 from ..replay.compiled_function import CallKind, CompiledFunction, is_recorded
+from ..segments import module_slot
 from .host_lists import set_decoding
 
 
@@ -55,7 +56,8 @@ def look_at_next(*, is_generate: bool = False) -> None:
     is_generate: calls of one kind are known to repeat.
     """
     if config.record_modules:
-        nn.Module._compiled_call_impl, _thread.is_generate = _looked_at, is_generate
+        _thread.is_generate = is_generate
+        module_slot.look(_looked_at)
 
 
 def _looked_at(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -65,11 +67,11 @@ def _looked_at(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     items = tree_leaves((args, kwargs))
     if frame is not None or not any(type(item) is XlaTensor for item in items):
         # a part of another module's call, or on the CPU: the next call is it
-        return module._call_impl(*args, **kwargs)
-    nn.Module._compiled_call_impl = None
+        return module_slot.call(module, *args, **kwargs)
+    module_slot.rest()
     is_dynamo = type(module).__module__.startswith("torch._dynamo")  # the result of torch.compile
     if torch.is_grad_enabled() or module in _refused or is_dynamo or not _may_write(module, items):
-        return module._call_impl(*args, **kwargs)
+        return module_slot.call(module, *args, **kwargs)
     module._compiled_call_impl = call = ModuleCall(module)
     return call(*args, **kwargs)
 
@@ -117,8 +119,9 @@ class ModuleCall(CompiledFunction[..., Any]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() or is_recorded() or not config.record_modules:
-            return self._call_impl(*args, **kwargs)
-        nn.Module._compiled_call_impl, num_replayed = None, self.num_replayed
+            return module_slot.call(self._module, *args, **kwargs)
+        module_slot.rest()
+        num_replayed = self.num_replayed
         with held(_thread, is_inside=True):
             result = super().__call__(*args, **kwargs)
         if self.num_replayed > num_replayed:

@@ -84,6 +84,9 @@ CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.manual.reading.use_shardin
 # hook of a buffer): Dynamo traces it.
 TRACED = (
     "spmd.core.torch_state.modules._mark_buffer",
+    "spmd.steps.segments.module_slot._called",
+    "spmd.steps.segments.segment_calls._norm",
+    "spmd.steps.segments.segment_calls._clip",
     "fsdp.attach._note_added",
     "spmd.loops.recompute.recompute.remat",
     f"{_MANUAL}.shard_map.shard_map",

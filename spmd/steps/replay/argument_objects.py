@@ -16,6 +16,7 @@ from torch import nn
 from ...core import XlaTensor
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
+_EXACT = frozenset(_PLAIN)
 _CLOSED = (
     nn.Module,
     type,
@@ -61,32 +62,35 @@ def parts_of(thing: Any) -> ObjectParts | None:
     todo = [thing]
     while todo:
         value = todo.pop()
-        if isinstance(value, _PLAIN):
-            key.append((type(value), value))
+        kind = type(value)
+        # Most by their type alone: `isinstance` looks at each of the classes.
+        if kind in _EXACT or (kind is not XlaTensor and isinstance(value, _PLAIN)):
+            key.append((kind, value))
             continue
         if id(value) in index_of_id:  # the same object again
             key.append(index_of_id[id(value)])
             continue
         index_of_id[id(value)] = len(index_of_id)
-        attributes = getattr(value, "__dict__", None)
-        if type(value) is XlaTensor:
+        if kind is XlaTensor:
             tensors.append(value)
             key.append(XlaTensor)
-        elif type(value) in (list, tuple):
-            key.append((type(value), len(value)))
+            continue
+        attributes = getattr(value, "__dict__", None)
+        if kind in (list, tuple):
+            key.append((kind, len(value)))
             todo += value
-        elif type(value) is dict:
+        elif kind is dict:
             key.append((dict, *value))
             todo += value.values()
         elif isinstance(attributes, dict) and not isinstance(value, (*_CLOSED, torch.Tensor)):
-            counter = COUNTERS.get(type(value))
+            counter = COUNTERS.get(kind)
             if counter is not None:
                 counted.append((value, counter.name, attributes[counter.name]))
                 stages.append(counter.stage(value))
                 attributes = {
                     name: item for name, item in attributes.items() if name != counter.name
                 }
-            key.append((type(value), *attributes))
+            key.append((kind, *attributes))
             todo += attributes.values()
         else:
             return None

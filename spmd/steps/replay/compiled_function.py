@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
@@ -22,6 +22,8 @@ from ...core import (
     DEVICE,
     LOCK,
     DeviceData,
+    Sharding,
+    Storage,
     XlaTensor,
     compiled_with,
     counters,
@@ -43,7 +45,7 @@ from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
 from .observed_call import ObservedCall, ReplayError, Seen, is_number
 from .recipe import Recipe
-from .replay import Replay
+from .replay import REPLACED, Replay
 from .rows import Rows, Schedule
 from .stream_capture import join_stream_capture
 
@@ -52,7 +54,7 @@ R = TypeVar("R")
 
 _MOST_ENTRIES = 8  # recorded calls kept for arguments of one kind
 _MOST_KINDS = 64
-_PLAIN = (str, bytes, int, complex, type(None), torch.dtype, torch.device)
+PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
 _LEAVES = frozenset({XlaTensor, torch.Tensor, int, float, bool, str, type(None)})
 _lock = forking.survives_fork(threading.RLock())
 
@@ -63,7 +65,7 @@ class _Entry:
     counts: by how much it counted up the counters of its arguments."""
 
     guards: Guards
-    replay: Replay
+    replay: Any  # a Replay, or what stands for one
     floats: Mapping[int, float]
     counts: Sequence[int]
     rows: Rows
@@ -97,6 +99,10 @@ class CallKind:
     entries: list[_Entry] = field(default_factory=list)
     follow: set[tuple[int, Any]] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
+    # Of calls without other effects than results: the state, and the results with gradients.
+    observed: list[tuple[Guards, Any]] = field(default_factory=list)
+    num_misses: int = 0  # recordings since the last replay
+    num_replayed: int = -1  # of the function, at the last recording
 
 
 class CompiledFunction(Generic[P, R]):
@@ -112,6 +118,7 @@ class CompiledFunction(Generic[P, R]):
     """
 
     tries = 3
+    _kind_name, _refused_words = "spmd.compile of", "runs uncompiled"
 
     def __init__(
         self, function: Callable[P, R], static: Collection[str], options: Mapping[str, Any]
@@ -150,7 +157,7 @@ class CompiledFunction(Generic[P, R]):
     def __repr__(self) -> str:
         counts = f"{self.num_recorded} calls recorded, {self.num_replayed} replayed"
         return (
-            f"<spmd.compile of {self._name}: "
+            f"<{self._kind_name} {self._name}: "
             f"{counts}{f' ({self.num_checked} checked)' * bool(self.num_checked)}>"
         )
 
@@ -188,11 +195,8 @@ class CompiledFunction(Generic[P, R]):
             if not self._is_recordable(apart):
                 return self._plain(*args, **kwargs)
             flat = [*items, *(tensor for parts in apart.values() for tensor in parts.tensors)]
-            keys = (
-                apart[i].key if i in apart else self._key_of(item) for i, item in enumerate(flat)
-            )
             # The number of flat arguments is their tree; the hash of a tree takes longer.
-            key = len(args) if is_flat else tree, _aliases(flat), *keys
+            key = len(args) if is_flat else tree, *self._keys_of(flat, apart)
             kind = self._kinds.get(key)
             cause: Change | _Check | str
             if kind is None and not self._repeats(key):
@@ -250,16 +254,12 @@ class CompiledFunction(Generic[P, R]):
             return None, None, "no earlier call can be replayed"
         cause: Change | str = ""
         with SYNC_LOCK, LOCK, interrupt.later():
-            if _is_pending():
-                syncs.sync()
-            if any(ref() is not None for ref in storages.ASIDE) or _is_pending():
-                return (
-                    None,
-                    None,
-                    "values of other threads, or values that could not be compiled, are pending",
-                )
-            for entry in kind.entries:
+            if unready := self._unready():
+                return None, None, unready
+            for entry in [*kind.entries]:
                 why = entry.stale(flat)
+                if _has_gone(why):
+                    kind.entries.remove(entry)  # it may hold the old tensor
                 numbers = "" if why else entry.replay.numbers.now(flat)
                 if not isinstance(numbers, str) and (
                     entry.scope is None or entry.schedule.is_due()
@@ -270,21 +270,37 @@ class CompiledFunction(Generic[P, R]):
                 )
                 if vectors is not None:
                     break
-                cause = cause or why or numbers or ("random numbers are drawn apart")  # type: ignore[assignment]
+                cause = cause or why or numbers or "random numbers are drawn apart"
             else:
                 return None, None, cause
-            lists = record_calls.at_once.value
-            if lists is not None and lists.reads(entry.replay.overwritten(flat)):
-                record_calls.at_once.value = None
-                syncs.sync()
             watch = syncs.Watch()
-            result = entry.replay.run(flat, vectors)
+            result = self._run(entry.replay, flat, vectors)
             kind.entries.remove(entry)
             kind.entries.insert(0, entry)
-        watch.notify(len(entry.replay.recipe.storages))
+        self._ran(entry.replay, watch)
+        return entry, result, ""
+
+    def _unready(self) -> str:
+        """Runs pending values; the reason why they are pending still, or ""."""
+        if _is_pending():
+            syncs.sync()
+        is_left = any(ref() is not None for ref in storages.ASIDE) or _is_pending()
+        return (
+            "values of other threads, or values that could not be compiled, are pending" * is_left
+        )
+
+    def _run(self, replay: Any, flat: Sequence[Any], vectors: Any) -> Any:
+        lists = record_calls.at_once.value
+        if lists is not None and lists.reads(replay.overwritten(flat)):
+            record_calls.at_once.value = None
+            syncs.sync()
+        return replay.run(flat, vectors)
+
+    def _ran(self, replay: Any, watch: syncs.Watch) -> None:
+        """The end of a sync."""
+        watch.notify(len(replay.recipe.storages))
         if processes.several():  # as the sync of a call that another process records
             processes.collect_garbage()
-        return entry, result, ""
 
     # --- recording --------------------------------------------------------------------------------
 
@@ -312,37 +328,31 @@ class CompiledFunction(Generic[P, R]):
             # they hold containers that the call may drop, and so what it has put into them
             del check.entry.guards
 
-        def call(leaves: Sequence[Any]) -> Any:
-            items = leaves[: tree.num_leaves]  # the tensors of objects follow
-            values = [item.value if type(item) is _StaticArgument else item for item in items]
-            args, kwargs = tree_unflatten(values, tree)
-            return self._function(*args, **kwargs)
-
+        call = self._of_leaves(tree)
         if len(kind.refused) >= self.tries:
             result = call(flat)
-            syncs.sync()
-            closures.end_step()
+            self._end_step(runs=True)
             return result
-        if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
-            kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
+        if isinstance(cause, Change):
+            self._follow(kind, cause)
         plain_items = [
             (i, item)
             for i, item in enumerate(flat)
             if not isinstance(item, torch.Tensor) and i not in apart
         ]
-        roots = [(getattr(self._function, "__name__", "step"), self._function)]
-        roots += [
-            (f"argument {i}", item.value if type(item) is _StaticArgument else item)
-            for i, item in plain_items
+        roots = [
+            *self._roots(),
+            *(
+                (f"argument {i}", item.value if type(item) is _StaticArgument else item)
+                for i, item in plain_items
+            ),
         ]
-        recorded = ObservedCall(
-            call, flat, roots, kind.follow, apart, None if check is None else check.entry.scope
-        )
+        scope = None if check is None else check.entry.scope
+        recorded = self._observed(call, flat, roots, kind, apart, scope)
         try:
             counts = self._counts(apart, flat)
-            replay = Replay(Recipe(recorded), recorded)
+            replay, rows = self._replay_of(recorded)
             guards = Guards(recorded.after, replay.recipe.volatile)
-            rows = Rows(recorded, replay.recipe)
         except ReplayError as error:
             kind.follow |= recorded.to_follow
             if check is None:
@@ -375,8 +385,52 @@ class CompiledFunction(Generic[P, R]):
                 0, _Entry(guards, replay, floats, counts, rows, schedule, recorded.seen)
             )
             del kind.entries[_MOST_ENTRIES:]
-        closures.end_step()
+        self._end_step(runs=False)
         return recorded.result
+
+    def _follow(self, kind: CallKind, change: Change) -> None:
+        """Has a number that has changed be a formula from now on."""
+        if is_number(change.old) and is_number(change.new):
+            container = change.container
+            kind.follow.add((id(container) if container is not None else 0, change.key))
+
+    def _of_leaves(self, tree: Any) -> Callable[[Sequence[Any]], Any]:
+        """The function, of the flat of its arguments."""
+        function = self._function
+
+        def call(leaves: Sequence[Any]) -> Any:
+            items = leaves[: tree.num_leaves]  # the tensors of objects follow
+            values = [item.value if type(item) is _StaticArgument else item for item in items]
+            args, kwargs = tree_unflatten(values, tree)
+            return function(*args, **kwargs)
+
+        return call
+
+    def _roots(self) -> list[tuple[str, Any]]:
+        """The objects whose state a call may read, by name."""
+        return [(getattr(self._function, "__name__", "step"), self._function)]
+
+    def _observed(
+        self,
+        call: Callable[[Sequence[Any]], Any],
+        flat: Sequence[Any],
+        roots: Sequence[tuple[str, Any]],
+        kind: CallKind,
+        apart: Mapping[int, ObjectParts],
+        scope: Seen | None,
+    ) -> ObservedCall:
+        return ObservedCall(call, flat, roots, kind.follow, apart, scope)
+
+    def _replay_of(self, recorded: ObservedCall) -> tuple[Any, Any]:
+        """The replay of a call, and what checks compare; raises ReplayError."""
+        replay = Replay(Recipe(recorded), recorded)
+        return replay, Rows(recorded, replay.recipe)
+
+    def _end_step(self, *, runs: bool) -> None:
+        """The end of a call that ran as Python. runs: its programs are still to run."""
+        if runs:
+            syncs.sync()
+        closures.end_step()
 
     def _counts(self, apart: Mapping[int, ObjectParts], flat: Sequence[Any]) -> list[int]:
         """By how much the call has counted up; raises ReplayError where it has given an object of
@@ -418,40 +472,52 @@ class CompiledFunction(Generic[P, R]):
         if len(kind.refused) == self.tries:
             name = self._name.rpartition(".")[2]
             messages.say(
-                f"{name} runs uncompiled: {why}", "uncompiled", f"spmd.compile: {self._name}: {why}"
+                f"{name} {self._refused_words}: {why}",
+                "uncompiled",
+                f"{self._kind_name} {self._name}: {why}",
             )
 
     # --- arguments --------------------------------------------------------------------------------
+
+    def _keys_of(self, flat: Sequence[Any], apart: Mapping[int, ObjectParts]) -> Iterable[Any]:
+        """The kind of arguments, with their objects of tensors."""
+        yield aliases(flat)
+        for i, item in enumerate(flat):
+            yield apart[i].key if i in apart else self._key_of(item)
 
     def _key_of(self, item: Any) -> Any:
         """The kind of one argument, which is the same for all calls that one recording may
         serve."""
         if type(item) is XlaTensor:
-            storage, view = storage_of(item), view_of(item)
-            value = storage.value
-            placed = (
-                value.sharding
-                if type(value) is DeviceData and value.host is None
-                else storage.sharding
-            )
-            if placed is not None and placed.is_replicated() and placed.memory == DEVICE:
-                # like data on the host: it is replicated over the mesh of the program
-                placed = None
-            rules = []
+            rules, view = [], view_of(item)
             while view is not None:
                 rules.append(view.rule)
                 view = view.parent
-            return tensor_meta(item), placed, item.requires_grad, *rules
+            return tensor_meta(item), placed(storage_of(item)), item.requires_grad, *rules
         if isinstance(item, torch.Tensor):
             return "cpu", tuple(item.shape), item.dtype, item.requires_grad, item.device
         if type(item) is float:  # a guard, and where it changes a formula
             return float
         if type(item) is _StaticArgument:
             item = item.value
-        if isinstance(item, (*_PLAIN, float)):
+        if isinstance(item, PLAIN):
             return type(item), item, repr(item)
         self._objects[id(item)] = item
         return id(item)
+
+
+def placed(storage: Storage) -> Sharding | None:
+    """The sharding of data, or of a value to come; None for one that a program may choose."""
+    value = storage.value
+    is_on_devices = type(value) is DeviceData and value.host is None
+    return replicated_is_none(value.sharding if is_on_devices else storage.sharding)  # type: ignore[union-attr]
+
+
+def replicated_is_none(sharding: Sharding | None) -> Sharding | None:
+    """None for a sharding like that of data on the host."""
+    if sharding is not None and sharding.is_replicated() and sharding.memory == DEVICE:
+        return None  # such data is replicated over the mesh of the program
+    return sharding
 
 
 class _StaticArgument:
@@ -469,6 +535,11 @@ def is_recorded() -> bool:
     return is_kept or bool(body.names.value) or is_compiling()
 
 
+def _has_gone(why: Change | str | None) -> bool:
+    """True if a tensor, or its data, is another one."""
+    return isinstance(why.old, torch.Tensor) if isinstance(why, Change) else why == REPLACED
+
+
 @functools.cache
 def _tree_of(num_leaves: int) -> Any:
     """The tree of this number of positional arguments without containers."""
@@ -484,7 +555,7 @@ def _is_pending() -> bool:
     )
 
 
-def _aliases(flat: Sequence[Any]) -> tuple[int, ...]:
+def aliases(flat: Sequence[Any]) -> tuple[int, ...]:
     """For each tensor on xla the place of the first one over the same storage."""
     first: dict[int, int] = {}
     return tuple(

@@ -9,7 +9,7 @@ import gc
 import operator
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from types import CellType
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from .observed_call import GroupNumber, ObservedCall, ReplayError, state_of
 
 _is = operator.is_
 _Object = TypeVar("_Object")
+_RunNumbers = tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]
 
 
 class DictVersions:
@@ -85,12 +86,13 @@ class Guards:
         self._volatile = volatile
         written = {box for box, _ in volatile}
         self._counted: list[contents.Snapshot] = []
-        self._empty: list[Collection[Any]] = []
+        self._empty: list[Any] = []
         self._lists: list[list[Any]] = []
         self._captured: list[CellType] = []
         self._sized: list[Collection[Any]] = []
         self._in_order: list[dict[Any, Any]] = []
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
+        self._instances: list[object] = []  # without slots
         self._slow: list[contents.Snapshot] = []
         for snapshot in self._snapshots:
             box, kind = snapshot.container, snapshot.kind
@@ -100,6 +102,8 @@ class Guards:
             if kind is Kind.FUNCTION:
                 self._captured += box.__closure__ or ()
                 self._getters.append((contents.parts_of_function, box))
+            elif kind is Kind.SLOTS and [*snapshot.keys] == ["__class__", "__dict__"]:
+                self._instances.append(box)
             elif kind is Kind.SLOTS and not (is_written or snapshot.has_missing()):
                 self._getters.append((operator.attrgetter(*map(str, snapshot.keys)), box))
             elif type(box) in _BUILTIN and not box:
@@ -135,6 +139,8 @@ class Guards:
         self._lengths = [*map(list.__len__, self._lists)]
         self._items = [*chain.from_iterable(map(list.__iter__, self._lists))]
         self._contents = [variable.cell_contents for variable in self._captured]
+        self._types = [*map(type, self._instances)]
+        self._dicts = [*map(vars, self._instances)]
         self._named = [value for getter, box in self._getters for value in getter(box)]
         self._sizes = [*map(len, self._sized)]
         self._keys = [*chain.from_iterable(self._in_order)]
@@ -168,7 +174,7 @@ class Guards:
         """True if the same objects stand where they stood, in all but the dicts with versions."""
         try:
             return (
-                not any(self._empty)
+                not any(in_cache(self._empty))
                 and [*map(list.__len__, self._lists)] == self._lengths
                 and all(map(_is, chain.from_iterable(map(list.__iter__, self._lists)), self._items))
                 and all(
@@ -176,6 +182,8 @@ class Guards:
                         _is, [variable.cell_contents for variable in self._captured], self._contents
                     )
                 )
+                and all(map(_is, map(type, in_cache(self._instances)), self._types))
+                and all(map(_is, map(vars, self._instances), self._dicts))
                 and all(
                     map(
                         _is,
@@ -224,50 +232,17 @@ def modes() -> dict[str, Any]:
     }
 
 
-class ReplayedNumbers:
-    """The scalar arguments of the programs: those that stay, and those that formulas and random
-    draws give."""
+class FormulaNumbers:
+    """The numbers of a call that formulas give, from their sources as they are now.
 
-    def __init__(self, call: ObservedCall):
-        # By program: its numbers, the places of formulas and of draws' seeds and counts among them.
-        self._runs: list[
-            tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]
-        ] = []
-        position_of = self._wanted = dict[int, int]()
-        for ran in call.observation.ran:
-            floats, integers = walks.pack_numbers(ran.graph.nodes)
-            if ran.program.numbers is not None:
-                by_float, by_integer = ran.program.numbers
-                floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
-            formulas = [
-                (i, position_of.setdefault(n.index, len(position_of)))
-                for i, n in enumerate(floats)
-                if type(n) is observation.Scalar
-            ]
-            draws = [
-                (i, n.index) for i, n in enumerate(integers) if type(n) is observation.DrawNumber
-            ]
-            seeds, counts = (
-                [i for i, draw_index in draws if draw_index < 0],
-                [draw for draw in draws if draw[1] >= 0],
-            )
-            self._runs.append(
-                (
-                    np.array(floats, np.float64),
-                    np.array(integers, np.int64),
-                    formulas,
-                    seeds,
-                    counts,
-                )
-            )
-        # A draw whose result nothing needed is in no program: the stream goes on past it, as
-        # without a replay.
-        self._num_draws = len(call.observation.draws)
-        nodes = (node for ran in call.observation.ran for node in ran.graph.nodes)
-        drawn = (node.numbers[count] for node in nodes for _, count in node.op.draws)
-        if any(type(count) is not observation.DrawNumber for count in drawn):
-            raise ReplayError("it draws random numbers that its programs do not take as they are")
-        self._evaluate, used = call.formulas.compiled(list(position_of))
+    numbers: the scalar arguments of its ops, formulas among them.
+    """
+
+    def __init__(self, call: ObservedCall, numbers: Iterable[Any]):
+        indices = [n.index for n in numbers if type(n) is observation.Scalar]
+        # By formula, its place among the results.
+        self._wanted = {index: place for place, index in enumerate(dict.fromkeys(indices))}
+        self._evaluate, used = call.formulas.compiled([*self._wanted])
         self._sources = [
             source if i in used else None for i, source in enumerate(call.formulas.sources)
         ]
@@ -311,6 +286,45 @@ class ReplayedNumbers:
             else None
             if type(number) is observation.Scalar
             else number
+        )
+
+
+class ReplayedNumbers(FormulaNumbers):
+    """The scalar arguments of the programs: those that stay, and those that formulas and random
+    draws give."""
+
+    def __init__(self, call: ObservedCall):
+        vectors = []
+        for ran in call.observation.ran:
+            floats, integers = walks.pack_numbers(ran.graph.nodes)
+            if ran.program.numbers is not None:
+                by_float, by_integer = ran.program.numbers
+                floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
+            vectors.append((floats, integers))
+        # A draw whose result nothing needed is in no program: the stream goes on past it, as
+        # without a replay.
+        self._num_draws = len(call.observation.draws)
+        nodes = (node for ran in call.observation.ran for node in ran.graph.nodes)
+        drawn = (node.numbers[count] for node in nodes for _, count in node.op.draws)
+        if any(type(count) is not observation.DrawNumber for count in drawn):
+            raise ReplayError("it draws random numbers that its programs do not take as they are")
+        super().__init__(call, [n for floats, _ in vectors for n in floats])
+        # By program: its numbers, the places of formulas and of draws' seeds and counts among them.
+        self._runs = [self._run(floats, integers) for floats, integers in vectors]
+
+    def _run(self, floats: Sequence[float], integers: Sequence[int]) -> _RunNumbers:
+        formulas = [
+            (i, self._wanted[n.index])
+            for i, n in enumerate(floats)
+            if type(n) is observation.Scalar
+        ]
+        draws = [(i, n.index) for i, n in enumerate(integers) if type(n) is observation.DrawNumber]
+        return (
+            np.array(floats, np.float64),
+            np.array(integers, np.int64),
+            formulas,
+            [i for i, draw_index in draws if draw_index < 0],
+            [draw for draw in draws if draw[1] >= 0],
         )
 
     def vectors(self, values: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:

@@ -113,6 +113,7 @@ class ObservedCall:
     """A call of a function on flat (tensors, numbers, anything), which ran as it is.
 
     scope: what an earlier such call has read, taken for this one's; None: it is found out.
+    is_whole: its programs run, and are observed, too; else it is a part of what a sync runs.
     after: the state when it returned. result: what it returned. observation: the core's notes.
     uses: of CPU tensors. formulas: the numbers that Python computed. host_calls: calls of
     schedulers to be made again, in order. volatile: the places that these write. names: those that
@@ -129,8 +130,10 @@ class ObservedCall:
         follow: Collection[tuple[int, str]],
         apart: Collection[int] = (),
         scope: Seen | None = None,
+        *,
+        is_whole: bool = True,
     ) -> None:
-        self.flat = list(flat)
+        self.flat, self.is_whole = list(flat), is_whole
         self.apart = apart  # places of objects whose tensors are arguments, too
         self.formulas = Formulas()
         self.observation = FormulaObservation()
@@ -144,7 +147,8 @@ class ObservedCall:
         self.follow = set(follow)
         self.followed: set[tuple[int, Any]] = set()
         self.to_follow: set[tuple[int, Any]] = set()
-        syncs.sync()
+        if is_whole:
+            syncs.sync()
         # Hooks of all modules and all optimizers.
         self.roots = [*roots, *(("torch's global hooks", hooks) for hooks in _global_hooks())]
         self.before = Objects(self.roots, *(scope or ())[:2])
@@ -154,14 +158,15 @@ class ObservedCall:
             self.follow |= {(id(group), "lr") for group in self._groups()}
         tensors = [tensor for _, tensor in self.before.tensors.values()]
         self.paths = {id(tensor): path for path, tensor in self.before.tensors.values()}
-        # Tensors that are arguments alone are others at the next call.
+        # Tensors that are arguments alone are others at the next call; of a part of a step also
+        # those that something holds, as a trainer its batch.
         state = {id(storage_of(tensor)) for tensor in tensors if type(tensor) is XlaTensor}
         self.arguments = {
             index: item
             for index, item in enumerate(flat)
             if isinstance(item, torch.Tensor)
             and (
-                id(storage_of(item)) not in state
+                id(storage_of(item)) not in state or not (is_whole or storage_of(item).is_state)
                 if type(item) is XlaTensor
                 else id(item) not in self.paths
             )
@@ -201,10 +206,18 @@ class ObservedCall:
                     _replaced(self.before.of(GradScaler), "_maybe_opt_step", self._chosen_step)
                 )
                 stack.enter_context(self._profiled() if scope is None else contextlib.nullcontext())
-                self.result = function(self._symbolic(self.flat))
+                try:
+                    self.result = function(self._symbolic(self.flat))
+                except BaseException:
+                    if not is_whole:  # the call is made again
+                        self.before.restore()
+                        for counter in self.counters:
+                            counter.fill_(self.uses.values[id(counter)])
+                    raise
             self._note_changes(device_tensors, storages, gradients)
             del device_tensors, storages, gradients, tensors, state
-            syncs.sync()
+            if is_whole:
+                syncs.sync()
         self.impure += [
             (
                 f"draws from {path}, a generator on the host; pass what it draws as an argument, "

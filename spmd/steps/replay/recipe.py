@@ -278,7 +278,7 @@ def _check(call: ObservedCall) -> None:
         ),
     ]
     reasons += [f"it replaces the data of {path}" for path in call.moved]
-    if not notes.ran:
+    if not notes.ran and call.is_whole:
         reasons.append("it runs no program")
     elif len(notes.ran) != notes.num_runs:
         reasons.append("it initializes state")

@@ -3,7 +3,7 @@ no user code runs."""
 
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import executables, failing, schedule, store
+from ...core.extend import executables, failing, schedule, store, tensors
 from . import watched_storages
 from .guards import OF_ATTRIBUTES, DictVersions, ReplayedNumbers, in_cache
 from .host_tensors import uploaded
@@ -42,7 +42,9 @@ from .recipe import (
     Uploaded,
 )
 
-_is = operator.is_
+_is, _REQUIRES_GRAD = operator.is_, operator.attrgetter("requires_grad")
+_FROZEN = "requires_grad has changed"
+REPLACED = "the data of a tensor was replaced"
 _OTHER_GRADIENTS = "other parameters have a gradient"
 
 
@@ -51,19 +53,25 @@ class Known:
 
     [Note: facts] Most tensors are never replaced. A tensor's attributes are a dict with a version,
     its storage counts assignments (`watched_storages`), and the rest, which torch keeps in C++, is
-    one list of marks. The facts themselves are compared where one of these has changed.
+    one list of marks, compared where such attributes were assigned (`tensors.last_assignment`;
+    gradients, which every step assigns: `last_gradient`);
+    `requires_grad` is compared always, as functions of torch set it past the class. The facts
+    themselves are compared where one of these has changed.
     """
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
         arguments = {id(item) for item in call.arguments.values()}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in arguments]
         self._trainable = [tensor for tensor, *_ in recipe.gradients]
-        self._storages = recipe.storages
+        self._recipe = recipe
         self._names = call.names  # of attributes that the call may read
         self._facts = self._facts_now() | {
             _OTHER_GRADIENTS: [had for _, had, _ in recipe.gradients]
         }
         self._marks: list[Any] = []
+        # The last ones when the marks, and the gradients, were read.
+        self._assignment: object = None
+        self._gradient: object = None
         self._versions = DictVersions([])
         self._seen: Any = None  # the versions and the count at the last comparison
 
@@ -71,11 +79,20 @@ class Known:
         # an attribute of torch's is read in a third of the time
         with torch._C.DisableTorchFunctionSubclass():
             return [
-                *[tensor.requires_grad for tensor in in_cache(self._tensors)],
-                *[tensor.grad is None for tensor in self._trainable],
                 *self._hooks(),
                 *map(vars, self._tensors),  # torch's `swap_tensors` exchanges them
             ]
+
+    def _storages(self) -> Sequence[Storage]:
+        return self._recipe.storages
+
+    def _requires_grad(self) -> list[bool]:
+        with torch._C.DisableTorchFunctionSubclass():
+            return [*map(_REQUIRES_GRAD, in_cache(self._tensors))]
+
+    def _have_gradients(self) -> list[bool]:
+        with torch._C.DisableTorchFunctionSubclass():
+            return [tensor.grad is not None for tensor in self._trainable]
 
     def _hooks(self) -> list[Any]:
         return [
@@ -84,26 +101,36 @@ class Known:
         ]
 
     def _facts_now(self) -> dict[str, list[Any]]:
-        tensors, trainable = self._tensors, self._trainable
+        tensors = self._tensors
         return {
-            "the data of a tensor was replaced": [storage_of(tensor) for tensor in tensors],
+            REPLACED: [storage_of(tensor) for tensor in tensors],
             "the shape of a tensor has changed": [tensor_meta(tensor) for tensor in tensors],
-            "requires_grad has changed": [tensor.requires_grad for tensor in tensors],
+            _FROZEN: self._requires_grad(),
             "a tensor has other attributes": [
                 len(vars(tensor).keys() & self._names) for tensor in tensors
             ],
-            "a sharding was annotated": [storage.sharding for storage in self._storages],
+            "a sharding was annotated": [storage.sharding for storage in self._storages()],
             "a hook was added or removed": [
                 hook for hooks in self._hooks() if hooks for hook in hooks.values()
             ],
-            _OTHER_GRADIENTS: [tensor.grad is not None for tensor in trainable],
+            _OTHER_GRADIENTS: self._have_gradients(),
         }
 
     def check(self) -> str:
         """The reason why the tensors are others; "" where they are the same."""
-        marks, num_assigned = self._marks_now(), watched_storages.num_assigned
+        if self._requires_grad() != self._facts[_FROZEN]:
+            return _FROZEN
+        if self._gradient is not tensors.last_gradient:
+            self._gradient = tensors.last_gradient
+            if self._have_gradients() != self._facts[_OTHER_GRADIENTS]:
+                self._gradient = None
+                return _OTHER_GRADIENTS
+        num_assigned = watched_storages.num_assigned
         is_same = OF_ATTRIBUTES and self._seen == (self._versions.now(), num_assigned)
-        if not is_same or not all(map(_is, marks, self._marks)):
+        if not is_same or self._assignment is not tensors.last_assignment:
+            self._assignment, marks = tensors.last_assignment, self._marks_now()
+            is_same = is_same and all(map(_is, marks, self._marks))
+        if not is_same:
             dicts = [mark for mark in marks if isinstance(mark, dict)]
             self._versions, self._marks = DictVersions(dicts), marks
             seen = self._versions.now(), num_assigned
@@ -113,7 +140,7 @@ class Known:
                     self._seen = None
                     return words
             self._seen = seen
-            reads = [storage.reads for storage in self._storages]
+            reads = [storage.reads for storage in self._storages()]
             self._entered = [x.active for x in reads if x is not None]
         return "it is called inside spmd.use_sharding" * any(self._entered)
 
@@ -132,13 +159,12 @@ class Replay:
             for origin, sharding in zip(task.inputs, task.shardings, strict=True)
             if isinstance(origin, OfState)
         }
-        self.writes = {
-            root
-            for task in self._tasks
-            for root in task.roots
-            if isinstance(root, (OfState, OfArgument))
-        }
-        places = {root.number for root in self.writes if isinstance(root, OfState)}
+        roots = [root for task in self._tasks for root in task.roots]
+        places = {root.number for root in roots if isinstance(root, OfState)}
+        # Of the arguments that the programs write: place, and sharding before and after.
+        self._overwritten = sorted({root.number for root in roots if isinstance(root, OfArgument)})
+        self._in_place = [entry for task in self._tasks for entry in task.in_place]
+        self.writes = bool(places or self._overwritten)
         self._written = [recipe.storages[index] for index in sorted(places)]
         written = {id(storage) for storage in self._written}
         self._tensors = [
@@ -221,11 +247,32 @@ class Replay:
         return ""
 
     def _found(self, flat: Sequence[Any]) -> "Found":
-        return Found(flat, self.recipe.storages, self._data or (), self._replaced, [])
+        return Found(flat, self.recipe.storages, self._data or (), self._replaced, [], {})
 
     def overwritten(self, flat: Sequence[Any]) -> list[Any]:
         """The data of state and of arguments that the programs write over."""
-        return list(map(self._found(flat).value, self.writes))
+        arguments = [storage_of(flat[number]) for number in self._overwritten]
+        return [storage.value for storage in (*self._written, *arguments)]
+
+    def _own_data(self, flat: Sequence[Any]) -> dict[int, DeviceData]:
+        """By place, the data of arguments that the programs write, which takes the new buffers as
+        state does; none where some has another layout, or another holder."""
+        own: dict[int, DeviceData] = {}
+        storages = [storage_of(flat[number]) for number, _ in self._in_place]
+        for storage, (number, sharding) in zip(storages, self._in_place, strict=True):
+            data = storage.value
+            if (
+                type(data) is not DeviceData
+                or data.store is not None
+                or not data.is_on_devices()
+                or data.sharding is not sharding
+                or data.holder is not storage.ref
+            ):
+                return {}
+            own[number] = data
+        for storage in storages:
+            storage.stamp += 1
+        return own
 
     def _moved(self, index: int, value: Any) -> str:
         sharding = self._shardings.get(index)
@@ -246,7 +293,7 @@ class Replay:
                 look(task.program)
         # Here, as the tensors that `Known` has looked at are still in the processor's cache.
         torch._C._increment_version(self._tensors)
-        objects = self._found(flat)
+        objects = self._found(flat)._replace(own=self._own_data(flat))
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
                 objects.results.append(task.run(objects, numbers))
@@ -299,6 +346,27 @@ class Replay:
         return tree_unflatten(result, recipe.tree)
 
 
+def _written(
+    ports: Sequence[Any],
+    origins: Sequence[Any],
+    shardings: Sequence[Sharding],
+    written: Collection[OfArgument],
+) -> tuple[dict[int, int], set[tuple[int, Sharding]]]:
+    """By port, the places of these written arguments, without rows of stacks; and with their
+    shardings."""
+    members = [
+        (index, port.indices)
+        for index, port in enumerate(ports)
+        if isinstance(port.indices, int) and port.indices >= 0
+    ]
+    places = {
+        index: (origins[member].number, shardings[member])
+        for index, member in members
+        if isinstance(origins[member], OfArgument) and origins[member] in written
+    }
+    return {index: number for index, (number, _) in places.items()}, {*places.values()}
+
+
 def source_of(origin: Origin) -> Origin:
     """The origin of the data that others are made of."""
     return source_of(origin.of) if isinstance(origin, Derived) else origin
@@ -306,13 +374,14 @@ def source_of(origin: Origin) -> Origin:
 
 class Found(NamedTuple):
     """The objects of one replay: the arguments, the storages of state and their data, the storages
-    of replaced tensors, and results so far."""
+    of replaced tensors, results so far, and the data of arguments that takes new buffers."""
 
     flat: Sequence[Any]
     storages: Sequence[Storage]
     data: Sequence[Any]
     replaced: Sequence[Storage]
     results: list[dict[int, DeviceData]]
+    own: dict[int, DeviceData]
 
     def storage(self, over: Any) -> Storage:
         match over:
@@ -343,6 +412,13 @@ class _Task:
         # (output, device data or store that takes its buffer)
         self._into: list[tuple[int, Any]] = []
         self._new: list[tuple[int, Any, Sharding]] = []  # (output, places of roots, sharding)
+        # By index of an input and of an output, the places of arguments that the program writes.
+        written = {root for root in roots if isinstance(root, OfArgument)}
+        self._own_inputs, read = _written(self.program.inputs, inputs, self.shardings, written)
+        self._own_outputs, made = _written(
+            self.program.outputs, roots, self.program.results, written
+        )
+        self.in_place = read | made
 
     def bind(self, data: Sequence[DeviceData]) -> None:
         """Finds the owners of arguments and results for the state's present data."""
@@ -400,8 +476,13 @@ class _Task:
 
         def arguments() -> list[jax.Array]:
             buffers = store.buffers_of(self._owners)
+            if objects.own:
+                own = [objects.own[number] for number in self._own_inputs.values()]
+                for index, buffer in zip(self._own_inputs, store.buffers_of(own), strict=True):
+                    buffers[index] = buffer
             for index, port in self._others:
-                buffers[index] = self._buffer(objects, port)
+                if buffers[index] is None:
+                    buffers[index] = self._buffer(objects, port)
             return buffers
 
         try:
@@ -412,6 +493,9 @@ class _Task:
             store.refill(owner, buffers[index])
         new: dict[int, DeviceData] = {}
         for index, places, sharding in self._new:
+            if objects.own and index in self._own_outputs:
+                store.refill(objects.own[self._own_outputs[index]], buffers[index])
+                continue
             self._give(buffers[index], places, sharding, objects, new)
         return new
 

@@ -300,8 +300,9 @@ class Clock(ABC):
                 for inner, collective, of_kind in within:  # one after the other, on their stream
                     self.start((computation.name, line.name), inner, collective, of_kind)
             elif line.opcode in ("call", "conditional", "async-start"):
-                for _, name in line.called[:1]:  # of a conditional the first branch stands for all
-                    self.computation(self.module.computations[name])
+                called = [self.module.computations[name] for _, name in line.called]
+                if called:  # of a conditional the longest branch stands for all
+                    self.computation(max(called, key=lambda branch: len(branch.lines)))
             elif (kind := collective_kind(line)) is not None:
                 self.start((computation.name, line.name), computation, line, kind)
                 if not line.opcode.endswith("-start"):

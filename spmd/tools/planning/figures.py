@@ -54,7 +54,7 @@ class Figures:
     collectives: tuple[Collective, ...] = ()
     terms: tuple[Term, ...] = ()
     moves: tuple[Move, ...] = ()
-    unused_axes: tuple[tuple[str, str], ...] = ()  # and exchanges: (kind, sentence)
+    unused_axes: tuple[tuple[str, str], ...] = ()  # exchanges, kernels: (kind, sentence)
 
 
 # The figures of a plan of several programs: of the one with the largest peak, and sums over all.
@@ -143,7 +143,9 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
             "",
         ),
         terms=terms,
-        unused_axes=tuple(note for note in record.passes if note[0] in ("unused axis", "exchange")),
+        unused_axes=tuple(
+            note for note in record.passes if note[0] in ("unused axis", "exchange", "kernel")
+        ),
     )
     return figures, exchanged
 

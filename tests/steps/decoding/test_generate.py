@@ -2,6 +2,7 @@
 CPU's tokens in every mode."""
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch import Tensor
 
 import fsdp
 import spmd
+from spmd.core import storage_of
+from spmd.core.graph.graph import Graph
+from spmd.steps.decoding.host_lists import HostLists, set_decoding
 
 SIZES = {
     "vocab_size": 96,
@@ -263,3 +267,55 @@ class TestAReturnedCache:
             )
             words[device] = second.sequences.cpu()
         assert torch.equal(words["xla"], words["cpu"])
+
+
+def test_the_programs_between_tokens_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty tokens make few keys."""
+    keys: list[Graph] = []
+    key = Graph.key
+    monkeypatch.setattr(Graph, "key", lambda graph: keys.append(graph) or key(graph))
+    # Another thread that has recorded reads nothing of a list.
+    thread = threading.Thread(target=lambda: torch.ones(2, device="xla").sum().item())
+    thread.start()
+    thread.join()
+    model, on_xla = pair()
+    expected = written(model, "cpu", max_new_tokens=20)
+    for _ in range(3):
+        keys.clear()
+        assert torch.equal(written(on_xla, "xla", max_new_tokens=20), expected)
+    # Of a program that other tests have noted often, no graph is kept any more (`num_notes`).
+    assert len(keys) < 10
+
+
+def test_a_list_keeps_a_token_that_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known graph writes into a copy of a token that has not come to the host."""
+    come = HostLists._come
+
+    def not_yet(lists: HostLists, value: Any, *, waits: bool = False) -> Any:
+        return come(lists, value, waits=True) if waits else None
+
+    monkeypatch.setattr(HostLists, "_come", not_yet)
+    ids, token = torch.tensor([[1, 2]]).to("xla"), torch.tensor([[2]]).to("xla")
+    try:
+        for _ in range(6):
+            set_decoding(True)
+            token.add_(1)
+            ids = torch.cat([ids, token], dim=1)
+            spmd.sync()
+        assert ids.tolist() == [list(range(1, 9))]
+    finally:
+        set_decoding(False)
+
+
+def test_a_list_that_no_read_has_asked_for_starts_no_program() -> None:
+    """Its tokens come in the syncs after the loop, and the host joins them."""
+    model, on_xla = pair()
+    how = HOW | {"max_new_tokens": 5}
+    written(on_xla, "xla", **how)
+    ids = on_xla.generate(IDS.to("xla"), attention_mask=MASK.to("xla"), **how)
+    x = torch.ones(2).to("xla")
+    for _ in range(6):
+        x.add_(1)
+        spmd.sync(wait=True)
+    assert storage_of(ids).value.host is not None
+    assert torch.equal(ids.cpu(), written(model, "cpu", **how))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import spmd
+from spmd.steps.replay.replay import Replay
 
 
 class Summing(nn.Module):
@@ -72,6 +73,48 @@ def test_gradients_are_those_of_the_module() -> None:
         one.seen.zero_()
         one.linear(torch.ones(1, 4, device=device)).sum().backward()
     torch.testing.assert_close(on_xla.linear.weight.grad.cpu(), module.linear.weight.grad)
+
+
+class Rows:
+    """An object of tensors, which a call writes."""
+
+    def __init__(self, device: str) -> None:
+        self.first, self.second = (torch.zeros(2, 4, device=device) for _ in range(2))
+
+
+class Filling(nn.Module):
+    def forward(self, x: Tensor, rows: Rows) -> Tensor:
+        rows.first.add_(x)
+        rows.second.mul_(0.5).add_(rows.first)
+        return rows.second.sum()
+
+
+def test_tensors_of_an_argument_are_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their data objects, in turns of two objects, too; views see each write, and a copy
+    stays as it was."""
+    replayed_writes = Replay._own_data
+    num_in_place: list[int] = []
+
+    def counted(replay: Replay, flat: Any) -> Any:
+        own = replayed_writes(replay, flat)
+        num_in_place.append(len(own))
+        return own
+
+    monkeypatch.setattr(Replay, "_own_data", counted)
+    found = []
+    for device in ("cpu", "xla"):
+        module, objects = Filling().to(device), [Rows(device) for _ in range(2)]
+        x, view = torch.ones(2, 4, device=device), objects[0].first[1]
+        with torch.no_grad():
+            results = [module(x, rows).cpu() for _ in range(4) for rows in objects]
+            copied = objects[1].second.clone()
+            results += [view.cpu() + 0, *(module(x * 2, rows).cpu() for rows in objects)]
+            objects[1].first = objects[1].first * 2
+            results += [view.cpu() + 0, *(module(x, rows).cpu() for rows in objects), copied.cpu()]
+        found.append(results)
+    torch.testing.assert_close(found[1], found[0])
+    assert len(num_in_place) >= 6 and {*num_in_place} == {2}
+    assert call_of(module).num_recorded == 1, call_of(module).explain()
 
 
 def test_what_changes_is_seen() -> None:

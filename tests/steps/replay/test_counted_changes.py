@@ -241,6 +241,14 @@ OF_TRAINING: dict[str, tuple[Callable[[], Training], Callable[[Training], Any]]]
         training,
         lambda own: setattr(_weight(own), "grad", torch.ones(3, 8, device="xla")),
     ),
+    "a gradient by its other name": (
+        training,
+        lambda own: setattr(_weight(own), "_grad", torch.ones(3, 8, device="xla")),
+    ),
+    "a gradient by a backward": (
+        training,
+        lambda own: _weight(own).backward(torch.ones(3, 8, device="xla")),
+    ),
     "a module's hook": (
         training,
         lambda own: own.model.last.register_forward_hook(lambda *args: args[-1] * 2),
@@ -281,8 +289,10 @@ def test_state_of_a_training(name: str) -> None:
 
     def benign(own: Training) -> None:
         """Writes that change nothing: attributes of tensors and modules, a hook that comes and
-        goes, data read and written."""
+        goes, a gradient that does, data read and written."""
         _weight(own).unread = own.model.unread = 1
+        _weight(own).grad = torch.ones(3, 8, device="xla")
+        del _weight(own).grad
         _weight(own).register_hook(lambda gradient: gradient * 3).remove()
         own.model.last.register_forward_hook(lambda *args: args[-1] * 3).remove()
         with torch.no_grad():

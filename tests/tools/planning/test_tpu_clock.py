@@ -55,6 +55,22 @@ class TestCompute:
         found = spent(f"%y = f32[1024,1024]{{1,0}} negate(%x), {work(0.25)}")
         assert found[CYCLES] == pytest.approx(0.25) and sum(found.values()) == found[CYCLES]
 
+    def test_a_conditional(self) -> None:
+        """The longest branch stands for all, wherever it is: another one may leave the work out."""
+        square = "f32[1024,1024]{1,0}"
+        skip = (
+            "%skip (p: f32[1024,1024]) -> f32[1024,1024] {\n"
+            f"  ROOT %p = {square} parameter(0)\n}}\n\n"
+        )
+        compute = (
+            f"%compute (q: f32[1024,1024]) -> f32[1024,1024] {{\n  %q = {square} parameter(0)\n"
+            f"  ROOT %n = {square} negate(%q), {work(0.25)}\n}}\n\n"
+        )
+        for branches in ("%skip, %compute", "%compute, %skip"):
+            how = f"branch_computations={{{branches}}}"
+            line = f"%i = s32[] constant(0)\n%y = {square} conditional(%i, %x, %x), {how}"
+            assert spent(line, before=skip + compute)[CYCLES] == pytest.approx(0.25)
+
     def test_attention(self) -> None:
         """Two products of 2 x 8 x scores x (16 or 32); the backward parts have four and three. The
         mask leaves 6 of 8 blocks; without a mask all 64 x 64 count."""

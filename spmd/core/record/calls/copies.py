@@ -5,15 +5,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...base import counters
 from ...base.dtypes import is_integer
 from ...base.state import active_observation
-from ...graph.graph import DeviceData
+from ...graph.graph import DeviceData, origin
 from ...graph.source import user_frame
 from ...run.execute import guard
-from ...run.host_reads import host_value
+from ...run.host_reads import host_value, settle_count
 from ...run.pjrt.host import leaving
 from ...run.pjrt.transfer import host_array, host_tensor
 from ...run.recording import recording
@@ -196,6 +196,9 @@ def _to_copy(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 
 def _item(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    node = origin(args[0]._storage.value)
+    if node is not None and node.op.name == "aten.sum" and node.op.operands[0].dtype is torch.bool:
+        settle_count(args[0]._storage)  # the hits of a mask
     return host_copy(args[0], "item() or bool()").item()
 
 
@@ -224,8 +227,27 @@ def _on_host(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Runs an op with a data-dependent shape on the host, and counts it."""
     leaving(str(func), "its operands, as the result's shape depends on their values,")
     counters.add("host_ops")
-    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), (args, kwargs))
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
+    args, kwargs = tree_map_only(torch.Tensor, counting_copy, (args, kwargs))
+    results = func(*args, **kwargs)
+    setattr(tree_leaves(results)[0], COUNTED, True)
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), results)
+
+
+def counting_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy on the CPU of a value that decides a count."""
+    if isinstance(tensor, XlaTensor):
+        settle_count(tensor._storage)
+    return tensor.cpu()
+
+
+# The attribute of a CPU tensor whose rows data has counted.
+COUNTED = "_spmd_counted"
+
+
+def counted(tensor: torch.Tensor) -> torch.Tensor:
+    """Uploads a tensor whose rows data has counted."""
+    setattr(tensor, COUNTED, True)
+    return tensor.to("xla")
 
 
 def _repeats(func: OpOverload, args: Args, kwargs: Kwargs) -> object:

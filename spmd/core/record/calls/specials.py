@@ -14,6 +14,7 @@ from ...base import counters
 from ...run.pjrt.host import leaving
 from ..overloads import Args, Handler, Kwargs, aten, by_arguments, overload_named
 from . import composites, copies, determinism, fused, lists, observers, recurrent, reshaping
+from .known_masks import known_mask
 
 COMPOSITE = (
     torch._C.DispatchKey.CompositeExplicitAutograd,
@@ -65,6 +66,7 @@ def attention(
     if query.dim() != 4:
         query, key, value = map(_to_4d, (query, key, value))
         attn_mask = attn_mask if attn_mask is None or attn_mask.dim() <= 2 else _to_4d(attn_mask)
+    attn_mask = known_mask(attn_mask, query, key)
     output = aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
     )[0]
@@ -178,7 +180,7 @@ def _with_positions(indices: Indices) -> list[torch.Tensor | None]:
         if index is not None and index.dtype in _MASKS:
             leaving("a boolean index", f"a mask of shape {list(index.shape)}")
             counters.add("host_ops")
-            expanded.extend(index.cpu().nonzero().unbind(1))
+            expanded.extend(map(copies.counted, copies.counting_copy(index).nonzero().unbind(1)))
         else:
             expanded.append(index)
     return expanded

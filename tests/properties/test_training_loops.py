@@ -1,0 +1,27 @@
+"""Random training loops with state, played beside recorded: equal bits of all that they read."""
+
+import pytest
+import torch
+import training_loops
+
+FEW = (2, 4, 15)  # in `make test`
+MORE = (0, 3, 5, 12, 13, 14, *range(16, 27))
+SEEDS = [*FEW, *(pytest.param(seed, marks=pytest.mark.long) for seed in MORE)]
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_played_loops_read_the_same_bits(seed: int, num_devices: int) -> None:
+    # In a new process the first call is not looked at.
+    training_loops.run(FEW[0], num_devices=num_devices, played=True)
+    recorded, _ = training_loops.run(seed, num_devices=num_devices)
+    replayed, loop = training_loops.run(seed, num_devices=num_devices, played=True)
+    segments = training_loops.played_calls(loop)
+    told = "\n".join(segment.explain() for segment in segments)
+    assert any(segment.num_replayed for segment in segments), told
+    assert len(recorded) == len(replayed)
+    for place, (old, new) in enumerate(zip(recorded, replayed, strict=True)):
+        bits = [one.contiguous().reshape(-1).view(torch.uint8) for one in (old, new)]
+        assert torch.equal(*bits), (
+            f"value {place} of {training_loops.events(seed)}: {old}, played {new}\n{told}"
+        )
