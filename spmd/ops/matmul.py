@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from . import folds, sharded
+from . import folds, partial_sums, sharded
 from .floats import cast
 from .kernels.grouped import groups_of_rows, rows_by_group
 from .registry import lower
@@ -39,6 +39,14 @@ def _rounded_product(lhs, rhs, dtype):
     if is_rounded(lhs, dtype):
         return _matmul(lhs, rhs, dtype)
     return cast(_product(lhs, rhs), dtype)
+
+
+def _with_parts(result, lhs, rhs, place=None):
+    """The result, a product with the rows of lhs and the columns of rhs, with its known parts."""
+    if result.shape != (*lhs.shape[:-1], rhs.shape[-1]):
+        return result  # dims of its rows were merged
+    kind = lhs.dtype if is_rounded(lhs, lhs.dtype) else _accumulator(lhs.dtype)
+    return partial_sums.note(result, lhs, rhs, kind, place)
 
 
 def _matmul(lhs, rhs, dtype):
@@ -102,7 +110,8 @@ def _in_batch(result, lhs, rhs):
 
 @lower(aten.mm.default, aten.bmm.default)
 def aten_mm(self, mat2, *, returns):
-    return _in_batch(_rounded_product(self, mat2, returns.dtype), self, mat2)
+    result = _in_batch(_rounded_product(self, mat2, returns.dtype), self, mat2)
+    return _with_parts(result, self, mat2) if self.ndim == 2 else result
 
 
 @lower(aten.mm.dtype, aten.bmm.dtype)
@@ -143,7 +152,8 @@ def _summed_rows(lhs, rhs):
 def aten_linear(input, weight, bias=None, *, returns):
     rows, columns = _rows(input), jnp.atleast_2d(weight).T
     if bias is None:
-        return _rounded_product(rows, columns, returns.dtype).reshape(returns.shape)
+        result = _rounded_product(rows, columns, returns.dtype).reshape(returns.shape)
+        return _with_parts(result, rows, columns)
     product = _product(rows, columns)
     product = bias.astype(product.dtype) + product
     return cast(product.reshape(returns.shape), returns.dtype)
@@ -178,16 +188,24 @@ def _gathered(grad_output, self):
     )
 
 
-def _input_gradient(grad, self, grad_output):
-    """The gradient of a product's input. Where devices have partial sums of it, it is sharded as
-    the input: by itself, a partitioner may scatter the sum of each of several products of one
-    input, one by one."""
+def _dims_of_input(self, grad_output):
+    """The mesh and the axes of the dims of a product's input, where devices have partial sums of
+    its gradient, which is sharded as the input: by itself, a partitioner may scatter the sum of
+    each of several products of one input, one by one. None: as the partitioner has it."""
     of_input, of_grad = sharded.axes_of(self), sharded.axes_of(grad_output)
     if of_input is None or of_grad is None or of_input[0] != of_grad[0] or not of_grad[1][-1]:
-        return grad
-    mesh, dims = of_input
-    is_free = set(of_grad[1][-1]).isdisjoint(itertools.chain(*dims))
-    return sharded.placed(grad.reshape(self.shape), mesh, *dims) if is_free else grad
+        return None
+    is_free = set(of_grad[1][-1]).isdisjoint(itertools.chain(*of_input[1]))
+    return of_input if is_free else None
+
+
+def _input_gradient(rows, grad, weight, shape, dtype):
+    """The gradient of a product's input, in this shape and dtype."""
+    product, dims = _rounded_product(grad, weight, grad.dtype), _dims_of_input(rows, grad)
+    if dims is not None:
+        product = sharded.placed(product.reshape(rows.shape), dims[0], *dims[1])
+    result = cast(product.reshape(shape), dtype)
+    return _with_parts(result, grad, weight, None if dims is None else dims[1])
 
 
 @lower(aten.linear_backward.default)
@@ -202,7 +220,7 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     by_row, right = _summed_rows(grad, rows)
     summed = tuple(range(by_row.ndim - 1))
     grads = (
-        _input_gradient(_rounded_product(grad, weight, grad.dtype), rows, grad)
+        _input_gradient(rows, grad, weight, returns[0].shape, returns[0].dtype)
         if output_mask[0]
         else None,
         _summed_over_rows(by_row, right, returns[1].dtype) if output_mask[1] else None,

@@ -71,6 +71,8 @@ class _Tracing(threading.local):
     op: Any = None
     # By (kind, sentence), the place of the op: axes that an op cannot use, exchanges.
     unused: dict[tuple[str, str], str] | None = None
+    # By id, arrays that are sums over devices, and what they are sums of.
+    sums: dict[int, tuple[object, Any]] | None = None
 
 
 _thread = _Tracing()
@@ -78,7 +80,7 @@ _thread = _Tracing()
 
 def tracing(facts: Facts) -> AbstractContextManager[None]:
     """A context in which a program is traced."""
-    return held(_thread, facts=facts)
+    return held(_thread, facts=facts, sums={})
 
 
 def call(
@@ -316,6 +318,20 @@ def in_front(array: jax.Array, mesh: AnyMesh, axes: Axes) -> jax.Array:
 
 
 # --- sums over dims that may be sharded, in the promised dtype ------------------------------------
+
+
+def note_sum(array: jax.Array, summands: Any) -> jax.Array:
+    """The array, known as a sum over devices (see `partial_sums`); None: it is none."""
+    if summands is not None and _thread.sums is not None:
+        _thread.sums[id(array)] = array, summands
+    return array
+
+
+def sum_of(array: object) -> Any:
+    """What an array of this program is the sum of over devices; None: it is not known as one."""
+    entry = (_thread.sums or {}).get(id(array))
+    return None if entry is None else entry[1]
+
 
 # The results that are sums over the batch: the gradients of weights, say. Narrow ones accumulate in
 # float32.

@@ -11,7 +11,6 @@ Ops without an entry are elementwise, as far as the sizes of dims are equal, wit
 argument `dim` taken out or put in.
 """
 
-import itertools
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -390,9 +389,18 @@ def _collect_dims(
 def _dims_of_words(
     sources: Mapping[Sized, Factors], words: Words, shape: Sequence[int]
 ) -> Dims | None:
-    """Returns the dims of a value with these words; None if no dim has axes."""
-    dims = tuple(map(sources.get, zip(words, shape, strict=False), itertools.repeat(())))
-    return dims if len(dims) == len(shape) and any(dims) else None
+    """Returns the dims of a value with these words; None if no dim has axes. An axis of two dims is
+    that of the earlier source: a gradient of an input is sharded as this is, before its rows."""
+    sized = list(zip(words, shape, strict=False))
+    known: dict[Sized, Factors] = {}
+    used_axes: set[str] = set()
+    for word, factors in sources.items():
+        axes = [axis for _, factor_axes in factors for axis in factor_axes]
+        if word in sized and used_axes.isdisjoint(axes):
+            known[word] = factors
+            used_axes.update(axes)
+    dims = tuple(known.get(word, ()) for word in sized)
+    return dims if known and len(dims) == len(shape) else None
 
 
 def _shapes_of(node: Node) -> OpShapes:

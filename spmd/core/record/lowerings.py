@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from ...ops import RULES, Rule, folds
+from ...ops import RULES, Rule, folds, sharded
 from ...ops.floats import cast
 from ...ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ...ops.registry import rule_arguments
@@ -124,7 +124,9 @@ class Call(Lowering):
         return flat
 
     def _promoted(self, array: jax.Array) -> jax.Array:
-        return array if self.compute is None else _with_dtype(array, self.compute)
+        if self.compute is None:
+            return array
+        return sharded.note_sum(_with_dtype(array, self.compute), sharded.sum_of(array))
 
 
 @dataclass(frozen=True, slots=True)
