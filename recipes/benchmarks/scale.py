@@ -90,6 +90,7 @@ ROWS = (
     Row("8b-small-slice", "8b", "v5e:2x4", 8, 8),
     Row("gpt-16b", "gpt-16b", "v4:2x4x4", 32, 64, has_peer=False, sequence=1024),
     Row("mixtral", "mixtral", "v5p:4x4x8", 128, 1024, has_peer=False, sequence=2048),
+    Row("32b", "32b", "v5p:4x4x4", 64, 64, tensor=4),
     Row("70b", "70b", "v5p:4x8x8", 256, 256, tensor=8),
     Row("70b-small-slice", "70b", "v5e:2x4", 8, 8, tensor=8),
     Row("70b-2048", "70b", "v5p:8x16x16", 2048, 2048, tensor=8),
@@ -150,7 +151,7 @@ def _mesh(row: Row) -> Any:
 
 
 # The shapes of rows for which `recipes/llama.py` has no configuration.
-SIMULATED = {
+SHAPES = {
     "toy": {"layers": 6, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 128, "vocabulary": 256},
     "small": {
         "layers": 6,
@@ -159,6 +160,15 @@ SIMULATED = {
         "kv_heads": 2,
         "hidden": 512,
         "vocabulary": 512,
+    },
+    # Those of Qwen2.5 32B (arXiv:2412.15115).
+    "32b": {
+        "layers": 64,
+        "width": 5120,
+        "heads": 40,
+        "kv_heads": 8,
+        "hidden": 27_648,
+        "vocabulary": 152_064,
     },
 }
 
@@ -169,7 +179,7 @@ def _llama(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
     import fsdp
     from recipes.llama import CONFIGS, PRECISION, Llama, LlamaConfig, cross_entropy, fully_sharded
 
-    shapes = LlamaConfig(**SIMULATED[row.model]) if row.model in SIMULATED else CONFIGS[row.model]
+    shapes = LlamaConfig(**SHAPES[row.model]) if row.model in SHAPES else CONFIGS[row.model]
     config = dataclasses.replace(shapes, checkpointed=row.checkpointed)
     config = dataclasses.replace(config, layers=layers or config.layers)
     mesh = _mesh(row)
@@ -256,7 +266,7 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
 
     models = {"1b": jax_llama.LLAMA_1B, "8b": jax_llama.LLAMA_8B, "70b": jax_llama.LLAMA_70B}
     shapes = (
-        jax_llama.Llama(**SIMULATED[row.model]) if row.model in SIMULATED else models[row.model]
+        jax_llama.Llama(**SHAPES[row.model]) if row.model in SHAPES else models[row.model]
     )
     model = dataclasses.replace(shapes, layers=layers or shapes.layers)
     mesh = Mesh(np.array(_devices(row)).reshape(-1, row.tensor), ("fsdp", "tensor"))

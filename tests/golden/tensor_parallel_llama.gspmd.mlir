@@ -229,202 +229,234 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %186 = stablehlo.custom_call @Sharding(%185) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
     %187 = stablehlo.transpose %183, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
     %188 = stablehlo.dot_general %187, %184, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
-    %189 = stablehlo.add %166, %186 : tensor<4x8x32xf32>
-    %190 = stablehlo.custom_call @Sharding(%188) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
-    %191 = stablehlo.broadcast_in_dim %arg7, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %192 = stablehlo.broadcast_in_dim %191, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
-    %193 = stablehlo.multiply %189, %192 : tensor<4x8x32xf32>
-    %194 = stablehlo.multiply %189, %121 : tensor<4x8x32xf32>
-    %cst_15 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %195 = stablehlo.reduce(%194 init: %cst_15) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
-    %196 = stablehlo.broadcast_in_dim %195, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %197 = stablehlo.multiply %193, %108 : tensor<4x8x32xf32>
-    %198 = stablehlo.broadcast_in_dim %119, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %199 = stablehlo.multiply %193, %198 : tensor<4x8x32xf32>
+    %189 = stablehlo.reshape %161 : (tensor<4x8x64xf32>) -> tensor<4x8x4x16xf32>
+    %190 = stablehlo.reshape %arg9 : (tensor<64x32xf32>) -> tensor<4x16x32xf32>
+    %191 = stablehlo.dot_general %189, %190, batching_dims = [2] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<4x8x4x16xf32>, tensor<4x16x32xf32>) -> tensor<4x4x8x32xf32>
+    %192 = stablehlo.custom_call @Sharding(%191) {backend_config = "unspecified_dims=[1,2,3]", mhlo.sharding = "{devices=[4,1,1,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<4x4x8x32xf32>) -> tensor<4x4x8x32xf32>
+    %193 = stablehlo.reshape %182 : (tensor<4x8x64xf32>) -> tensor<4x8x4x16xf32>
+    %194 = stablehlo.reshape %arg8 : (tensor<64x32xf32>) -> tensor<4x16x32xf32>
+    %195 = stablehlo.dot_general %193, %194, batching_dims = [2] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<4x8x4x16xf32>, tensor<4x16x32xf32>) -> tensor<4x4x8x32xf32>
+    %196 = stablehlo.custom_call @Sharding(%195) {backend_config = "unspecified_dims=[1,2,3]", mhlo.sharding = "{devices=[4,1,1,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<4x4x8x32xf32>) -> tensor<4x4x8x32xf32>
+    %197 = stablehlo.add %192, %196 : tensor<4x4x8x32xf32>
+    %cst_15 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %198 = stablehlo.broadcast_in_dim %cst_15, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    %199 = stablehlo.dot_general %198, %197, contracting_dims = [0] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4xf32>, tensor<4x4x8x32xf32>) -> tensor<4x8x32xf32>
+    %200 = stablehlo.custom_call @Sharding(%199) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %201 = stablehlo.custom_call @Sharding(%188) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
+    %202 = stablehlo.broadcast_in_dim %arg7, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %203 = stablehlo.broadcast_in_dim %202, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
+    %204 = stablehlo.multiply %200, %203 : tensor<4x8x32xf32>
+    %205 = stablehlo.multiply %200, %121 : tensor<4x8x32xf32>
     %cst_16 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %200 = stablehlo.reduce(%197 init: %cst_16) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
-    %201 = stablehlo.broadcast_in_dim %200, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
-    %202 = stablehlo.add %154, %199 : tensor<4x8x32xf32>
-    %203 = stablehlo.multiply %119, %119 : tensor<4x8x1xf32>
-    %204 = stablehlo.multiply %203, %119 : tensor<4x8x1xf32>
-    %205 = stablehlo.slice %arg11 [5:6] : (tensor<9xf64>) -> tensor<1xf64>
-    %206 = stablehlo.reshape %205 : (tensor<1xf64>) -> tensor<f64>
-    %207 = stablehlo.convert %206 : (tensor<f64>) -> tensor<f32>
-    %208 = stablehlo.broadcast_in_dim %207, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
-    %209 = stablehlo.multiply %201, %208 : tensor<4x8x1xf32>
-    %210 = stablehlo.multiply %209, %204 : tensor<4x8x1xf32>
-    %211 = stablehlo.broadcast_in_dim %210, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %212 = stablehlo.slice %arg12 [3:4] : (tensor<5xi64>) -> tensor<1xi64>
-    %213 = stablehlo.reshape %212 : (tensor<1xi64>) -> tensor<i64>
-    %214 = stablehlo.convert %213 : (tensor<i64>) -> tensor<f32>
-    %215 = stablehlo.broadcast_in_dim %214, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %216 = stablehlo.divide %211, %215 : tensor<4x8x32xf32>
-    %217 = stablehlo.slice %arg11 [6:7] : (tensor<9xf64>) -> tensor<1xf64>
-    %218 = stablehlo.reshape %217 : (tensor<1xf64>) -> tensor<f64>
-    %219 = stablehlo.convert %218 : (tensor<f64>) -> tensor<f32>
-    %220 = stablehlo.broadcast_in_dim %219, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %221 = stablehlo.multiply %108, %220 : tensor<4x8x32xf32>
-    %222 = stablehlo.multiply %216, %221 : tensor<4x8x32xf32>
-    %223 = stablehlo.add %202, %222 : tensor<4x8x32xf32>
-    %224 = stablehlo.reshape %223 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %225 = stablehlo.reshape %104 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %226 = stablehlo.dot_general %223, %arg6, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %227 = stablehlo.transpose %224, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %228 = stablehlo.dot_general %227, %225, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %229 = stablehlo.custom_call @Sharding(%228) {backend_config = "", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %230 = stablehlo.reshape %226 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
-    %231 = stablehlo.transpose %230, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
-    %232 = stablehlo.dot_general %62, %73, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %cst_17 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %233 = stablehlo.broadcast_in_dim %cst_17, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %234 = stablehlo.multiply %232, %233 : tensor<4x4x8x8xf32>
-    %235 = stablehlo.iota dim = 0 : tensor<8x8xi32>
-    %236 = stablehlo.iota dim = 1 : tensor<8x8xi32>
-    %237 = stablehlo.compare LE, %236, %235, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
-    %cst_18 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %238 = call @_where(%237, %234, %cst_18) : (tensor<8x8xi1>, tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8x8xf32>
+    %206 = stablehlo.reduce(%205 init: %cst_16) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
+    %207 = stablehlo.broadcast_in_dim %206, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %208 = stablehlo.multiply %204, %108 : tensor<4x8x32xf32>
+    %209 = stablehlo.broadcast_in_dim %119, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %210 = stablehlo.multiply %204, %209 : tensor<4x8x32xf32>
+    %cst_17 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %211 = stablehlo.reduce(%208 init: %cst_17) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
+    %212 = stablehlo.broadcast_in_dim %211, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
+    %213 = stablehlo.add %154, %210 : tensor<4x8x32xf32>
+    %214 = stablehlo.multiply %119, %119 : tensor<4x8x1xf32>
+    %215 = stablehlo.multiply %214, %119 : tensor<4x8x1xf32>
+    %216 = stablehlo.slice %arg11 [5:6] : (tensor<9xf64>) -> tensor<1xf64>
+    %217 = stablehlo.reshape %216 : (tensor<1xf64>) -> tensor<f64>
+    %218 = stablehlo.convert %217 : (tensor<f64>) -> tensor<f32>
+    %219 = stablehlo.broadcast_in_dim %218, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
+    %220 = stablehlo.multiply %212, %219 : tensor<4x8x1xf32>
+    %221 = stablehlo.multiply %220, %215 : tensor<4x8x1xf32>
+    %222 = stablehlo.broadcast_in_dim %221, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %223 = stablehlo.slice %arg12 [3:4] : (tensor<5xi64>) -> tensor<1xi64>
+    %224 = stablehlo.reshape %223 : (tensor<1xi64>) -> tensor<i64>
+    %225 = stablehlo.convert %224 : (tensor<i64>) -> tensor<f32>
+    %226 = stablehlo.broadcast_in_dim %225, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %227 = stablehlo.divide %222, %226 : tensor<4x8x32xf32>
+    %228 = stablehlo.slice %arg11 [6:7] : (tensor<9xf64>) -> tensor<1xf64>
+    %229 = stablehlo.reshape %228 : (tensor<1xf64>) -> tensor<f64>
+    %230 = stablehlo.convert %229 : (tensor<f64>) -> tensor<f32>
+    %231 = stablehlo.broadcast_in_dim %230, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %232 = stablehlo.multiply %108, %231 : tensor<4x8x32xf32>
+    %233 = stablehlo.multiply %227, %232 : tensor<4x8x32xf32>
+    %234 = stablehlo.add %213, %233 : tensor<4x8x32xf32>
+    %235 = stablehlo.reshape %234 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %236 = stablehlo.reshape %104 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %237 = stablehlo.dot_general %234, %arg6, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %238 = stablehlo.transpose %235, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %239 = stablehlo.dot_general %238, %236, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %240 = stablehlo.custom_call @Sharding(%239) {backend_config = "", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %241 = stablehlo.reshape %237 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %242 = stablehlo.transpose %241, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
+    %243 = stablehlo.dot_general %62, %73, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %cst_18 = stablehlo.constant dense<0.353553385> : tensor<f32>
+    %244 = stablehlo.broadcast_in_dim %cst_18, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %245 = stablehlo.multiply %243, %244 : tensor<4x4x8x8xf32>
+    %246 = stablehlo.iota dim = 0 : tensor<8x8xi32>
+    %247 = stablehlo.iota dim = 1 : tensor<8x8xi32>
+    %248 = stablehlo.compare LE, %247, %246, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
     %cst_19 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %239 = stablehlo.reduce(%238 init: %cst_19) applies stablehlo.maximum across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %240 = stablehlo.broadcast_in_dim %239, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %241 = stablehlo.broadcast_in_dim %240, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %242 = stablehlo.subtract %238, %241 : tensor<4x4x8x8xf32>
-    %243 = stablehlo.exponential %242 : tensor<4x4x8x8xf32>
-    %cst_20 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %244 = stablehlo.reduce(%243 init: %cst_20) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %245 = stablehlo.broadcast_in_dim %244, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %246 = stablehlo.log %245 : tensor<4x4x8x1xf32>
-    %247 = stablehlo.add %240, %246 : tensor<4x4x8x1xf32>
-    %248 = stablehlo.reshape %247 : (tensor<4x4x8x1xf32>) -> tensor<4x4x8xf32>
-    %249 = stablehlo.broadcast_in_dim %245, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %250 = stablehlo.divide %243, %249 : tensor<4x4x8x8xf32>
-    %251 = stablehlo.dot_general %250, %231, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %252 = stablehlo.dot_general %231, %75, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %253 = stablehlo.multiply %231, %99 : tensor<4x4x8x8xf32>
+    %249 = call @_where(%248, %245, %cst_19) : (tensor<8x8xi1>, tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8x8xf32>
+    %cst_20 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %250 = stablehlo.reduce(%249 init: %cst_20) applies stablehlo.maximum across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %251 = stablehlo.broadcast_in_dim %250, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %252 = stablehlo.broadcast_in_dim %251, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %253 = stablehlo.subtract %249, %252 : tensor<4x4x8x8xf32>
+    %254 = stablehlo.exponential %253 : tensor<4x4x8x8xf32>
     %cst_21 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %254 = stablehlo.reduce(%253 init: %cst_21) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %255 = stablehlo.broadcast_in_dim %254, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %256 = stablehlo.broadcast_in_dim %255, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %257 = stablehlo.subtract %252, %256 : tensor<4x4x8x8xf32>
-    %258 = stablehlo.multiply %250, %257 : tensor<4x4x8x8xf32>
-    %259 = stablehlo.dot_general %258, %73, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %cst_22 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %260 = stablehlo.broadcast_in_dim %cst_22, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %261 = stablehlo.multiply %260, %259 : tensor<4x4x8x8xf32>
-    %262 = stablehlo.dot_general %258, %62, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %255 = stablehlo.reduce(%254 init: %cst_21) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %256 = stablehlo.broadcast_in_dim %255, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %257 = stablehlo.log %256 : tensor<4x4x8x1xf32>
+    %258 = stablehlo.add %251, %257 : tensor<4x4x8x1xf32>
+    %259 = stablehlo.reshape %258 : (tensor<4x4x8x1xf32>) -> tensor<4x4x8xf32>
+    %260 = stablehlo.broadcast_in_dim %256, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %261 = stablehlo.divide %254, %260 : tensor<4x4x8x8xf32>
+    %262 = stablehlo.dot_general %261, %242, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %263 = stablehlo.dot_general %242, %75, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %264 = stablehlo.multiply %242, %99 : tensor<4x4x8x8xf32>
+    %cst_22 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %265 = stablehlo.reduce(%264 init: %cst_22) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %266 = stablehlo.broadcast_in_dim %265, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %267 = stablehlo.broadcast_in_dim %266, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %268 = stablehlo.subtract %263, %267 : tensor<4x4x8x8xf32>
+    %269 = stablehlo.multiply %261, %268 : tensor<4x4x8x8xf32>
+    %270 = stablehlo.dot_general %269, %73, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
     %cst_23 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %263 = stablehlo.broadcast_in_dim %cst_23, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %264 = stablehlo.multiply %263, %262 : tensor<4x4x8x8xf32>
-    %265 = stablehlo.broadcast_in_dim %59, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %266 = stablehlo.multiply %264, %265 : tensor<4x4x8x8xf32>
-    %267 = stablehlo.slice %266 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %268 = stablehlo.negate %267 : tensor<4x4x8x4xf32>
-    %cst_24 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %269 = stablehlo.broadcast_in_dim %cst_24, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %c_25 = stablehlo.constant dense<0> : tensor<i64>
+    %271 = stablehlo.broadcast_in_dim %cst_23, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %272 = stablehlo.multiply %271, %270 : tensor<4x4x8x8xf32>
+    %273 = stablehlo.dot_general %269, %62, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %cst_24 = stablehlo.constant dense<0.353553385> : tensor<f32>
+    %274 = stablehlo.broadcast_in_dim %cst_24, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %275 = stablehlo.multiply %274, %273 : tensor<4x4x8x8xf32>
+    %276 = stablehlo.broadcast_in_dim %59, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %277 = stablehlo.multiply %275, %276 : tensor<4x4x8x8xf32>
+    %278 = stablehlo.slice %277 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %279 = stablehlo.negate %278 : tensor<4x4x8x4xf32>
+    %cst_25 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %280 = stablehlo.broadcast_in_dim %cst_25, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_26 = stablehlo.constant dense<0> : tensor<i64>
     %c_27 = stablehlo.constant dense<0> : tensor<i64>
-    %c_28 = stablehlo.constant dense<4> : tensor<i64>
-    %270 = stablehlo.dynamic_update_slice %269, %268, %c_25, %c_26, %c_27, %c_28 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %271 = stablehlo.slice %266 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %cst_29 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %272 = stablehlo.broadcast_in_dim %cst_29, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %c_30 = stablehlo.constant dense<0> : tensor<i64>
+    %c_28 = stablehlo.constant dense<0> : tensor<i64>
+    %c_29 = stablehlo.constant dense<4> : tensor<i64>
+    %281 = stablehlo.dynamic_update_slice %280, %279, %c_26, %c_27, %c_28, %c_29 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %282 = stablehlo.slice %277 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %cst_30 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %283 = stablehlo.broadcast_in_dim %cst_30, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_31 = stablehlo.constant dense<0> : tensor<i64>
     %c_32 = stablehlo.constant dense<0> : tensor<i64>
     %c_33 = stablehlo.constant dense<0> : tensor<i64>
-    %273 = stablehlo.dynamic_update_slice %272, %271, %c_30, %c_31, %c_32, %c_33 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %274 = stablehlo.add %270, %273 : tensor<4x4x8x8xf32>
-    %275 = stablehlo.broadcast_in_dim %52, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %276 = stablehlo.multiply %264, %275 : tensor<4x4x8x8xf32>
-    %277 = stablehlo.add %274, %276 : tensor<4x4x8x8xf32>
-    %278 = stablehlo.broadcast_in_dim %59, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %279 = stablehlo.multiply %261, %278 : tensor<4x4x8x8xf32>
-    %280 = stablehlo.slice %279 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %281 = stablehlo.negate %280 : tensor<4x4x8x4xf32>
-    %cst_34 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %282 = stablehlo.broadcast_in_dim %cst_34, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %c_35 = stablehlo.constant dense<0> : tensor<i64>
+    %c_34 = stablehlo.constant dense<0> : tensor<i64>
+    %284 = stablehlo.dynamic_update_slice %283, %282, %c_31, %c_32, %c_33, %c_34 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %285 = stablehlo.add %281, %284 : tensor<4x4x8x8xf32>
+    %286 = stablehlo.broadcast_in_dim %52, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %287 = stablehlo.multiply %275, %286 : tensor<4x4x8x8xf32>
+    %288 = stablehlo.add %285, %287 : tensor<4x4x8x8xf32>
+    %289 = stablehlo.broadcast_in_dim %59, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %290 = stablehlo.multiply %272, %289 : tensor<4x4x8x8xf32>
+    %291 = stablehlo.slice %290 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %292 = stablehlo.negate %291 : tensor<4x4x8x4xf32>
+    %cst_35 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %293 = stablehlo.broadcast_in_dim %cst_35, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_36 = stablehlo.constant dense<0> : tensor<i64>
     %c_37 = stablehlo.constant dense<0> : tensor<i64>
-    %c_38 = stablehlo.constant dense<4> : tensor<i64>
-    %283 = stablehlo.dynamic_update_slice %282, %281, %c_35, %c_36, %c_37, %c_38 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %284 = stablehlo.slice %279 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %cst_39 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %285 = stablehlo.broadcast_in_dim %cst_39, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %c_40 = stablehlo.constant dense<0> : tensor<i64>
+    %c_38 = stablehlo.constant dense<0> : tensor<i64>
+    %c_39 = stablehlo.constant dense<4> : tensor<i64>
+    %294 = stablehlo.dynamic_update_slice %293, %292, %c_36, %c_37, %c_38, %c_39 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %295 = stablehlo.slice %290 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %cst_40 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %296 = stablehlo.broadcast_in_dim %cst_40, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_41 = stablehlo.constant dense<0> : tensor<i64>
     %c_42 = stablehlo.constant dense<0> : tensor<i64>
     %c_43 = stablehlo.constant dense<0> : tensor<i64>
-    %286 = stablehlo.dynamic_update_slice %285, %284, %c_40, %c_41, %c_42, %c_43 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %287 = stablehlo.add %283, %286 : tensor<4x4x8x8xf32>
-    %288 = stablehlo.broadcast_in_dim %52, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %289 = stablehlo.multiply %261, %288 : tensor<4x4x8x8xf32>
-    %290 = stablehlo.add %287, %289 : tensor<4x4x8x8xf32>
-    %291 = stablehlo.transpose %251, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %292 = stablehlo.reshape %291 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %293 = stablehlo.reshape %292 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %294 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %295 = stablehlo.dot_general %292, %arg5, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %296 = stablehlo.custom_call @Sharding(%295) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
-    %297 = stablehlo.transpose %293, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %298 = stablehlo.dot_general %297, %294, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %299 = stablehlo.custom_call @Sharding(%298) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %300 = stablehlo.transpose %277, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %301 = stablehlo.reshape %300 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %302 = stablehlo.reshape %301 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %303 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %304 = stablehlo.dot_general %301, %arg4, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %305 = stablehlo.custom_call @Sharding(%304) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
-    %306 = stablehlo.transpose %302, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %307 = stablehlo.dot_general %306, %303, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %308 = stablehlo.add %296, %305 : tensor<4x8x32xf32>
-    %309 = stablehlo.custom_call @Sharding(%307) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %310 = stablehlo.transpose %290, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %311 = stablehlo.reshape %310 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %312 = stablehlo.reshape %311 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %313 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %314 = stablehlo.dot_general %311, %arg3, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %315 = stablehlo.custom_call @Sharding(%314) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
-    %316 = stablehlo.transpose %312, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %317 = stablehlo.dot_general %316, %313, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %318 = stablehlo.add %308, %315 : tensor<4x8x32xf32>
-    %319 = stablehlo.custom_call @Sharding(%317) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %320 = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %321 = stablehlo.broadcast_in_dim %320, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
-    %322 = stablehlo.multiply %318, %321 : tensor<4x8x32xf32>
-    %323 = stablehlo.multiply %318, %37 : tensor<4x8x32xf32>
-    %cst_44 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %324 = stablehlo.reduce(%323 init: %cst_44) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
-    %325 = stablehlo.broadcast_in_dim %324, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %326 = stablehlo.multiply %322, %arg1 : tensor<4x8x32xf32>
-    %327 = stablehlo.broadcast_in_dim %35, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %328 = stablehlo.multiply %322, %327 : tensor<4x8x32xf32>
-    %cst_45 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %329 = stablehlo.reduce(%326 init: %cst_45) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
-    %330 = stablehlo.broadcast_in_dim %329, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
-    %331 = stablehlo.add %223, %328 : tensor<4x8x32xf32>
-    %332 = stablehlo.multiply %35, %35 : tensor<4x8x1xf32>
-    %333 = stablehlo.multiply %332, %35 : tensor<4x8x1xf32>
-    %334 = stablehlo.slice %arg11 [7:8] : (tensor<9xf64>) -> tensor<1xf64>
-    %335 = stablehlo.reshape %334 : (tensor<1xf64>) -> tensor<f64>
-    %336 = stablehlo.convert %335 : (tensor<f64>) -> tensor<f32>
-    %337 = stablehlo.broadcast_in_dim %336, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
-    %338 = stablehlo.multiply %330, %337 : tensor<4x8x1xf32>
-    %339 = stablehlo.multiply %338, %333 : tensor<4x8x1xf32>
-    %340 = stablehlo.broadcast_in_dim %339, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %341 = stablehlo.slice %arg12 [4:5] : (tensor<5xi64>) -> tensor<1xi64>
-    %342 = stablehlo.reshape %341 : (tensor<1xi64>) -> tensor<i64>
-    %343 = stablehlo.convert %342 : (tensor<i64>) -> tensor<f32>
-    %344 = stablehlo.broadcast_in_dim %343, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %345 = stablehlo.divide %340, %344 : tensor<4x8x32xf32>
-    %346 = stablehlo.slice %arg11 [8:9] : (tensor<9xf64>) -> tensor<1xf64>
-    %347 = stablehlo.reshape %346 : (tensor<1xf64>) -> tensor<f64>
-    %348 = stablehlo.convert %347 : (tensor<f64>) -> tensor<f32>
-    %349 = stablehlo.broadcast_in_dim %348, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %350 = stablehlo.multiply %arg1, %349 : tensor<4x8x32xf32>
-    %351 = stablehlo.multiply %345, %350 : tensor<4x8x32xf32>
-    %352 = stablehlo.add %331, %351 : tensor<4x8x32xf32>
-    return %160, %169, %190, %196, %229, %299, %309, %319, %325, %352 : tensor<32x64xf32>, tensor<64x32xf32>, tensor<64x32xf32>, tensor<1x1x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<1x1x32xf32>, tensor<4x8x32xf32>
+    %c_44 = stablehlo.constant dense<0> : tensor<i64>
+    %297 = stablehlo.dynamic_update_slice %296, %295, %c_41, %c_42, %c_43, %c_44 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %298 = stablehlo.add %294, %297 : tensor<4x4x8x8xf32>
+    %299 = stablehlo.broadcast_in_dim %52, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %300 = stablehlo.multiply %272, %299 : tensor<4x4x8x8xf32>
+    %301 = stablehlo.add %298, %300 : tensor<4x4x8x8xf32>
+    %302 = stablehlo.transpose %262, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %303 = stablehlo.reshape %302 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %304 = stablehlo.reshape %303 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %305 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %306 = stablehlo.dot_general %303, %arg5, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %307 = stablehlo.custom_call @Sharding(%306) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %308 = stablehlo.transpose %304, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %309 = stablehlo.dot_general %308, %305, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %310 = stablehlo.custom_call @Sharding(%309) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %311 = stablehlo.transpose %288, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %312 = stablehlo.reshape %311 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %313 = stablehlo.reshape %312 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %314 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %315 = stablehlo.dot_general %312, %arg4, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %316 = stablehlo.custom_call @Sharding(%315) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %317 = stablehlo.transpose %313, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %318 = stablehlo.dot_general %317, %314, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %319 = stablehlo.reshape %303 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %320 = stablehlo.reshape %arg5 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %321 = stablehlo.dot_general %319, %320, batching_dims = [2] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<4x8x4x8xf32>, tensor<4x8x32xf32>) -> tensor<4x4x8x32xf32>
+    %322 = stablehlo.custom_call @Sharding(%321) {backend_config = "unspecified_dims=[1,2,3]", mhlo.sharding = "{devices=[4,1,1,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<4x4x8x32xf32>) -> tensor<4x4x8x32xf32>
+    %323 = stablehlo.reshape %312 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %324 = stablehlo.reshape %arg4 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %325 = stablehlo.dot_general %323, %324, batching_dims = [2] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<4x8x4x8xf32>, tensor<4x8x32xf32>) -> tensor<4x4x8x32xf32>
+    %326 = stablehlo.custom_call @Sharding(%325) {backend_config = "unspecified_dims=[1,2,3]", mhlo.sharding = "{devices=[4,1,1,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<4x4x8x32xf32>) -> tensor<4x4x8x32xf32>
+    %327 = stablehlo.add %322, %326 : tensor<4x4x8x32xf32>
+    %cst_45 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %328 = stablehlo.broadcast_in_dim %cst_45, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    %329 = stablehlo.dot_general %328, %327, contracting_dims = [0] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4xf32>, tensor<4x4x8x32xf32>) -> tensor<4x8x32xf32>
+    %330 = stablehlo.custom_call @Sharding(%329) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %331 = stablehlo.custom_call @Sharding(%318) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %332 = stablehlo.transpose %301, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %333 = stablehlo.reshape %332 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %334 = stablehlo.reshape %333 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %335 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %336 = stablehlo.dot_general %333, %arg3, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %337 = stablehlo.custom_call @Sharding(%336) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %338 = stablehlo.transpose %334, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %339 = stablehlo.dot_general %338, %335, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %340 = stablehlo.reshape %333 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %341 = stablehlo.reshape %arg3 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %342 = stablehlo.dot_general %340, %341, batching_dims = [2] x [0], contracting_dims = [3] x [1], precision = [HIGHEST, HIGHEST] : (tensor<4x8x4x8xf32>, tensor<4x8x32xf32>) -> tensor<4x4x8x32xf32>
+    %343 = stablehlo.custom_call @Sharding(%342) {backend_config = "unspecified_dims=[1,2,3]", mhlo.sharding = "{devices=[4,1,1,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<4x4x8x32xf32>) -> tensor<4x4x8x32xf32>
+    %344 = stablehlo.add %327, %343 : tensor<4x4x8x32xf32>
+    %cst_46 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %345 = stablehlo.broadcast_in_dim %cst_46, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    %346 = stablehlo.dot_general %345, %344, contracting_dims = [0] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4xf32>, tensor<4x4x8x32xf32>) -> tensor<4x8x32xf32>
+    %347 = stablehlo.custom_call @Sharding(%346) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %348 = stablehlo.custom_call @Sharding(%339) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %349 = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %350 = stablehlo.broadcast_in_dim %349, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
+    %351 = stablehlo.multiply %347, %350 : tensor<4x8x32xf32>
+    %352 = stablehlo.multiply %347, %37 : tensor<4x8x32xf32>
+    %cst_47 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %353 = stablehlo.reduce(%352 init: %cst_47) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
+    %354 = stablehlo.broadcast_in_dim %353, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %355 = stablehlo.multiply %351, %arg1 : tensor<4x8x32xf32>
+    %356 = stablehlo.broadcast_in_dim %35, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %357 = stablehlo.multiply %351, %356 : tensor<4x8x32xf32>
+    %cst_48 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %358 = stablehlo.reduce(%355 init: %cst_48) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
+    %359 = stablehlo.broadcast_in_dim %358, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
+    %360 = stablehlo.add %234, %357 : tensor<4x8x32xf32>
+    %361 = stablehlo.multiply %35, %35 : tensor<4x8x1xf32>
+    %362 = stablehlo.multiply %361, %35 : tensor<4x8x1xf32>
+    %363 = stablehlo.slice %arg11 [7:8] : (tensor<9xf64>) -> tensor<1xf64>
+    %364 = stablehlo.reshape %363 : (tensor<1xf64>) -> tensor<f64>
+    %365 = stablehlo.convert %364 : (tensor<f64>) -> tensor<f32>
+    %366 = stablehlo.broadcast_in_dim %365, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
+    %367 = stablehlo.multiply %359, %366 : tensor<4x8x1xf32>
+    %368 = stablehlo.multiply %367, %362 : tensor<4x8x1xf32>
+    %369 = stablehlo.broadcast_in_dim %368, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %370 = stablehlo.slice %arg12 [4:5] : (tensor<5xi64>) -> tensor<1xi64>
+    %371 = stablehlo.reshape %370 : (tensor<1xi64>) -> tensor<i64>
+    %372 = stablehlo.convert %371 : (tensor<i64>) -> tensor<f32>
+    %373 = stablehlo.broadcast_in_dim %372, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %374 = stablehlo.divide %369, %373 : tensor<4x8x32xf32>
+    %375 = stablehlo.slice %arg11 [8:9] : (tensor<9xf64>) -> tensor<1xf64>
+    %376 = stablehlo.reshape %375 : (tensor<1xf64>) -> tensor<f64>
+    %377 = stablehlo.convert %376 : (tensor<f64>) -> tensor<f32>
+    %378 = stablehlo.broadcast_in_dim %377, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %379 = stablehlo.multiply %arg1, %378 : tensor<4x8x32xf32>
+    %380 = stablehlo.multiply %374, %379 : tensor<4x8x32xf32>
+    %381 = stablehlo.add %360, %380 : tensor<4x8x32xf32>
+    return %160, %169, %201, %207, %240, %310, %331, %348, %354, %381 : tensor<32x64xf32>, tensor<64x32xf32>, tensor<64x32xf32>, tensor<1x1x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<1x1x32xf32>, tensor<4x8x32xf32>
   }
   func.func private @atleast_2d(%arg0: tensor<32x32xf32>) -> tensor<32x32xf32> {
     return %arg0 : tensor<32x32xf32>
