@@ -266,9 +266,9 @@ def aten_scaled_mm(
     *,
     returns,
 ):
-    """The product of eight-bit floats times their scales, one a matrix or one a row and column, in
-    float32."""
-    product = jnp.matmul(self.astype(jnp.float32) * scale_a, mat2.astype(jnp.float32) * scale_b)
+    """The product of eight-bit floats, its sums in float32, times their scales: one a matrix or one
+    a row and column."""
+    product = jnp.matmul(self, mat2, preferred_element_type=jnp.float32) * scale_a * scale_b
     if bias is not None:
         product = product + bias.astype(product.dtype)
     if returns.dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):
