@@ -3,6 +3,7 @@
 from ..ops.partition import partition, per_shard
 from ..ops.sharded import (
     SUMS,
+    axes_of,
     axes_of_dims,
     exchanged,
     in_front,
@@ -10,6 +11,7 @@ from ..ops.sharded import (
     note_finding,
     note_unused,
     num_shards,
+    placed,
     platform,
     reshaped,
     same,
