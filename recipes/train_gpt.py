@@ -23,6 +23,7 @@ on any mesh.
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -64,7 +65,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model.add_argument(
         "--dropout", type=float, default=0.0, metavar="P", help="dropout (default %(default)s)"
     )
-    training.add_training_flags(parser, steps=400, eval_every=100)
+    group = training.add_training_flags(parser, steps=400, eval_every=100)
+    group.add_argument(
+        "--optimizer",
+        choices=("adamw", "muon"),
+        default="adamw",
+        help="muon: of the matrices of the blocks, AdamW of the rest (default %(default)s)",
+    )
     args = parser.parse_args(arguments)
     try:
         args.mesh = choose_mesh(args.mesh, args.devices)
@@ -95,9 +102,22 @@ def shard(model: nn.Module, mesh: spmd.Mesh) -> nn.Module:
     )
 
 
+def make_optimizers(model: nn.Module, args: argparse.Namespace) -> Sequence[torch.optim.Optimizer]:
+    """Returns AdamW; with --optimizer muon, Muon for the matrices of the blocks, at AdamW's rate
+    (arXiv:2502.16982), and AdamW for what is left."""
+    if args.optimizer == "adamw":
+        return [training.make_optimizer(model, args)]
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    matrices = [x for block in blocks for x in block.parameters() if x.dim() == 2]
+    ids = set(map(id, matrices))
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in ids]
+    muon = torch.optim.Muon(matrices, lr=args.lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    return [muon, training.make_optimizer(rest, args)]
+
+
 def train_step(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     tokens: Tensor,
     targets: Tensor,
     *,
@@ -107,19 +127,20 @@ def train_step(
     loss = cross_entropy(model(tokens), targets)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), clip)
-    optimizer.step()
-    optimizer.zero_grad()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
     return loss
 
 
 def plan(model: nn.Module, place: Placement, args: argparse.Namespace) -> spmd.Plan:
     """Returns the plan of a step on other devices; nothing is allocated for it."""
-    optimizer = training.make_optimizer(model, args)
+    optimizers = make_optimizers(model, args)
     tokens, targets = (
         place.put(torch.zeros(args.batch, args.sequence, dtype=torch.long)) for _ in range(2)
     )
     return training.plan_step(
-        train_step, model, optimizer, tokens, targets, clip=args.clip, target=args.target
+        train_step, model, optimizers, tokens, targets, clip=args.clip, target=args.target
     )
 
 
@@ -133,15 +154,16 @@ def train(
     bigram: float,
 ) -> History:
     """Runs the training loop, written as for one device."""
-    optimizer = training.make_optimizer(model, args)
-    schedule = training.make_schedule(optimizer, args)
+    optimizers = make_optimizers(model, args)
+    schedules = [training.make_schedule(optimizer, args) for optimizer in optimizers]
     heldout = text.windows(corpus.heldout, batch=args.batch, sequence=args.sequence)
     batches = text.batches(corpus.train, batch=args.batch, sequence=args.sequence, seed=args.seed)
     history, reporter = History(), Reporter(console, args.steps, place.compiles)
 
     def update(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = train_step(model, optimizer, tokens, targets, clip=args.clip)
-        schedule.step()
+        loss = train_step(model, optimizers, tokens, targets, clip=args.clip)
+        for schedule in schedules:
+            schedule.step()
         return loss
 
     update = training.compiled(update, args)
@@ -155,7 +177,7 @@ def train(
         return cross_entropy(model(place.put(tokens)), place.put(targets))
 
     def after(step: int) -> None:
-        if step == 1 and (line := place.state_line(optimizer)):
+        if step == 1 and (line := place.state_line(optimizers[0])):
             reporter.say(line)
 
     evaluate = partial(training.evaluate, model, loss_of, heldout)

@@ -248,9 +248,12 @@ def say_compiled(step: Callable[..., Any], args: argparse.Namespace, console: Co
         console.print(str(step), markup=False, highlight=False)
 
 
-def make_optimizer(model: nn.Module, args: argparse.Namespace) -> torch.optim.AdamW:
+def make_optimizer(
+    of: nn.Module | Iterable[nn.Parameter], args: argparse.Namespace
+) -> torch.optim.AdamW:
     """Returns AdamW with the settings of the flags."""
-    return torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    parameters = of.parameters() if isinstance(of, nn.Module) else of
+    return torch.optim.AdamW(parameters, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
 
 
 def learning_rate_factor(step: int, *, warmup: int, steps: int) -> float:

@@ -265,9 +265,7 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
     from recipes.benchmarks.jax_gpt import use_partitioner
 
     models = {"1b": jax_llama.LLAMA_1B, "8b": jax_llama.LLAMA_8B, "70b": jax_llama.LLAMA_70B}
-    shapes = (
-        jax_llama.Llama(**SHAPES[row.model]) if row.model in SHAPES else models[row.model]
-    )
+    shapes = jax_llama.Llama(**SHAPES[row.model]) if row.model in SHAPES else models[row.model]
     model = dataclasses.replace(shapes, layers=layers or shapes.layers)
     mesh = Mesh(np.array(_devices(row)).reshape(-1, row.tensor), ("fsdp", "tensor"))
     how = {} if row.low else {"dtype": jax.numpy.float32, "attention": "dot"}

@@ -106,3 +106,9 @@ class TestArguments:
         with pytest.raises(SystemExit):
             train_gpt.parse(arguments.split())
         assert message in capsys.readouterr().err
+
+
+def test_muon(tmp_path: Path) -> None:
+    """Muon for the matrices of the blocks, which devices compute whole."""
+    printed = run(tmp_path, "--optimizer=muon")
+    assert re.search(r"step +4 +held-out [\d.]+", printed)
