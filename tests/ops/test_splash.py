@@ -380,6 +380,34 @@ class TestMasks:
         for one, other in zip(made, [expected, *expected_grads], strict=True):
             np.testing.assert_allclose(one, other.detach(), rtol, atol)
 
+    @pytest.mark.parametrize("is_joined", [True, False])
+    @pytest.mark.parametrize("name", ["window", "rows that see nothing"])
+    def test_gradient_of_the_logsumexp(
+        self, name: str, is_joined: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        monkeypatch.setattr(splash, "_MOST_OF_PARTS", 1 << 30 if is_joined else 0)
+        *qkv, grad = operands(torch.float32, kv_heads=2)
+        of_sum = torch.randn(grad.shape[:3])
+        arrays = [jnp.asarray(x.numpy()) for x in (*qkv, grad)]
+        mask = by_mask(MASKS[name], 256, 256)
+        how = {"masking": Masking(mask), "scale": 0.25}
+        with compiler_context(), jax.default_matmul_precision("highest"):
+            saved = splash.shard_forward(*arrays[:3], **how)
+            made = splash.shard_backward(*arrays, *saved, jnp.asarray(of_sum.numpy()), **how)[:3]
+        leaves = [x.requires_grad_() for x in qkv]
+        query, key, value = (x.repeat_interleave(4 // x.shape[1], 1) for x in leaves)
+        allowed = torch.tensor(mask(*np.indices((256, 256))))
+        is_out = ~allowed.any(1)
+        scores = (0.25 * query @ key.mT).masked_fill(~allowed, -torch.inf)
+        scores = scores.masked_fill(is_out[:, None], -1e30)
+        output = (scores.softmax(-1) @ value).masked_fill(is_out[:, None], 0)
+        total = scores.logsumexp(-1).masked_fill(is_out, 0)
+        expected = torch.autograd.grad([output, total], leaves, [grad, of_sum])
+        rtol, atol = TOLERANCE[torch.float32]
+        for one, other in zip(made, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol, atol)
+
     @pytest.mark.parametrize("name", ["window", "documents", "rows that see nothing"])
     def test_rows_of_shards(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(splash, "INTERPRET", True)

@@ -439,6 +439,25 @@ def forward(
     return output / jnp.where(total == 0, jnp.ones_like(total), total)[..., None], logsumexp
 
 
+def delta_of(
+    grad_out: jax.Array,
+    out: jax.Array,
+    logsumexp: jax.Array,
+    grad_logsumexp: jax.Array | None,
+) -> jax.Array:
+    """What each row takes from the gradients of its weights, in the accumulation dtype.
+
+    FlashAttention-2: the sum over l of weights * grad_weights is the row sum of grad_out * out.
+    The derivatives of the logsumexp are the weights, so its gradient is added to theirs.
+    """
+    dtype = wide(out.dtype)
+    delta = jnp.sum(grad_out.astype(dtype) * out.astype(dtype), axis=-1)
+    if grad_logsumexp is None:
+        return delta
+    # A row that sees nothing has no weights, and perhaps no number as a gradient.
+    return delta - jnp.where(jnp.isfinite(logsumexp), grad_logsumexp.astype(dtype), 0)
+
+
 def backward(
     grad_out: jax.Array,
     query: jax.Array,
@@ -446,6 +465,7 @@ def backward(
     value: jax.Array,
     out: jax.Array,
     logsumexp: jax.Array,
+    grad_logsumexp: jax.Array | None,
     bias: jax.Array | None,
     dropout: Dropout | None,
     *,
@@ -456,8 +476,7 @@ def backward(
     """The gradients of query, key, value and, if it is needed, bias, in the accumulation dtype."""
     scores = _Scores.with_block(query, key, bias, masking, scale)
     dtype = wide(query.dtype)
-    # FlashAttention-2: the sum over l of weights * grad_weights is the row sum of grad_out * out.
-    delta = jnp.sum(grad_out.astype(dtype) * out.astype(dtype), axis=-1)
+    delta = delta_of(grad_out, out, logsumexp, grad_logsumexp)
     logsumexp = _no_infinity(logsumexp)
 
     def step(is_all, carry, pair):

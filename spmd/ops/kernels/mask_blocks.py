@@ -69,6 +69,35 @@ class MaskEquations:
         return all(line.name != "data" for line in self.lines)
 
     @property
+    def is_nothing(self) -> bool:
+        """True if all is visible, and nothing is added."""
+        line = self.lines[-1]
+        is_number = line.name == "constant" and not line.axes
+        return is_number and bool(_constant(line, {}) == (line.dtype == "bool"))
+
+    def hiding_lowest(self) -> "MaskEquations":
+        """The mask with -inf in place of the lowest number of its dtype, where a known condition
+        chooses one of the two, and leaves something else to each row.
+
+        A weight beside such a position is exp(-3e38) = 0, in all but a row of such positions.
+        """
+        *lines, line = self.lines
+        if line.name != "select_n" or line.dtype == "bool" or len(line.operands) != 3:
+            return self
+        which, hidden, seen = line.operands
+        number = lines[hidden]
+        if number.name != "constant" or number.axes or np.dtype(line.dtype).kind in "iu":
+            return self
+        condition = MaskEquations(tuple(_reached(lines, which)), self.shape)
+        if _constant(number, {}) != jax.numpy.finfo(line.dtype).min:
+            return self
+        if not condition.leaves_no_row_out(*self.shape[-2:]):
+            return self
+        infinity = np.array(-np.inf, line.dtype).tobytes(), number.parameter[1]
+        hiding = line._replace(operands=(which, len(lines), seen))
+        return MaskEquations((*lines, number._replace(parameter=infinity), hiding), self.shape)
+
+    @property
     def is_shared(self) -> bool:
         """True if batch and heads share the mask."""
         rank = len(self.shape)
@@ -691,6 +720,11 @@ def _constant(line: Line, positions: Mapping[int, Any]) -> Any:
 _ANY = Interval(np.zeros(1, np.bool_), np.ones(1, np.bool_))
 
 
+def _any_float(dtype: np.dtype) -> Interval:
+    infinity = np.full(1, np.inf, dtype)
+    return Interval(-infinity, infinity)
+
+
 def _interval_of(line: Line, operands: Sequence[Interval | None]) -> Interval | None:
     """The bounds of a line from those of its operands; None: unknown."""
     dtype = np.dtype(line.dtype)
@@ -699,6 +733,12 @@ def _interval_of(line: Line, operands: Sequence[Interval | None]) -> Interval | 
         return _ANY if x is None or y is None else Interval(*_COMPARISONS[line.name](x, y))
     if dtype == np.bool_:
         operands = [_ANY if x is None else x for x in operands]
+    elif dtype.kind not in "iu" and line.name in ("add", "select_n"):
+        first = line.name == "select_n"
+        operands = [
+            _any_float(dtype) if x is None and (i or not first) else x
+            for i, x in enumerate(operands)
+        ]
     if line.name == "select_n":
         return _selected(*operands)
     rule = (_LOGIC if dtype == np.bool_ else {}).get(line.name) or _INTERVALS.get(line.name)
@@ -716,7 +756,7 @@ def _in_range(dtype: np.dtype, low: np.ndarray, high: np.ndarray) -> Interval | 
         limits = np.iinfo(dtype)
         if (low < max(limits.min, -(2**61))).any() or (high > min(limits.max, 2**61)).any():
             return None
-    elif dtype.kind == "f" and (np.isnan(low) | np.isnan(high)).any():
+    elif dtype.kind not in "iub" and (np.isnan(low) | np.isnan(high)).any():
         return None
     return Interval(low.astype(dtype), high.astype(dtype))
 
@@ -786,6 +826,16 @@ def _corners(function: Rule) -> Rule:
     return rule
 
 
+def _sum(dtype: np.dtype, x: Interval, y: Interval) -> tuple[np.ndarray, np.ndarray]:
+    low, high = _wide(x.low) + _wide(y.low), _wide(x.high) + _wide(y.high)
+    if dtype.kind in "iub":
+        return low, high
+    # What is added to -inf is hidden, whatever is known of it.
+    return low, np.where(
+        (x.high == -np.inf) | (y.high == -np.inf), x.high.dtype.type(-np.inf), high
+    )
+
+
 def _product(dtype: np.dtype, x: Interval, y: Interval) -> tuple[np.ndarray, np.ndarray] | None:
     if dtype.kind in "iu":
         largest = [float(np.abs(_wide(side)).max()) for side in (*x, *y)]
@@ -840,7 +890,7 @@ def _converted(dtype: np.dtype, x: Interval) -> tuple[np.ndarray, np.ndarray] | 
 
 
 _INTERVALS: dict[str, Rule] = {
-    "add": lambda dtype, x, y: (_wide(x.low) + _wide(y.low), _wide(x.high) + _wide(y.high)),
+    "add": _sum,
     "sub": lambda dtype, x, y: (_wide(x.low) - _wide(y.high), _wide(x.high) - _wide(y.low)),
     "mul": _product,
     "div": _quotient,

@@ -4,8 +4,8 @@ on which devices.
 The kernel (`jax.experimental.pallas.ops.tpu.splash_attention`) processes the scores in blocks in
 the chip's fast memory and skips masked blocks. No partitioner can place it, so it runs under
 `jax.shard_map`, each device with its own batch and heads. Its public function differentiates by
-running the forward again, whose results torch's backward has at hand, so the operation behind it is
-called here.
+running the forward again, whose results torch's backward has at hand, so the operations behind it
+are called here.
 """
 
 import functools
@@ -28,7 +28,7 @@ from jax.interpreters import mlir
 from .. import sharded
 from ..partition import per_shard
 from ..registry import Function
-from .flash import Masking, Places
+from .flash import Masking, Places, delta_of
 from .mask_blocks import NONE, MaskEquations
 
 Arrays = tuple[jax.Array, ...]
@@ -45,18 +45,13 @@ _BLOCKS, _LANES = (512, 256, 128), 128
 _MOST_OF_PARTS, _WORTH_NARROWER = 1 << 30, {4: 0.92, 2: 0.7}
 # Logsumexps below this are those of rows that see nothing.
 _LOWEST = -1e37
-_BACKWARD = (
-    "save_residuals",
-    "mask_value",
-    "is_mqa",
-    "block_sizes",
-    "residual_checkpoint_name",
-    "mask_function",
-    "attn_logits_soft_cap",
-    "interpret",
-    "res",
-    "do",
-)
+# The parameters of the kernel's backward that are those of its forward; and all of both functions.
+_OPTIONS = ("is_mqa", "mask_value", "attn_logits_soft_cap", "mask_function", "interpret")
+_OF_BACKWARD = {
+    *("q", "k", "v", "segment_ids", "sinks", "logsumexp", "do", "di", "bq", "bkv", "mask_info"),
+    *("q_layout", "k_layout", "v_layout", *_OPTIONS),
+}
+_OF_KEYS = {"bkv_compute", "use_fused_bwd_kernel"}
 
 
 def refusal(
@@ -135,7 +130,7 @@ class AttentionDevices:
     def run(
         self,
         body: Function,
-        *arrays: jax.Array,
+        *arrays: jax.Array | None,
         bias: jax.Array | None = None,
         is_backward: bool = False,
     ) -> tuple[jax.Array | None, ...]:
@@ -149,6 +144,7 @@ class AttentionDevices:
         if self.mesh is None:
             return body(*arrays, bias, 0)
         query, key, value, *of_rows = arrays
+        assert query is not None and key is not None and value is not None
         of_bias = (1,) * 4 if bias is None else bias.shape
         operands = "b h s d, b h t d, b h t e, " + "b h s, " * len(of_rows) + "b h s t"
         results = "b h s d, b h t d, b h t e, b h s t" if is_backward else "b h s e, b h s"
@@ -192,6 +188,7 @@ def backward(
     grad_out: jax.Array,
     out: jax.Array,
     logsumexp: jax.Array,
+    grad_logsumexp: jax.Array | None = None,
     *,
     masking: Masking,
     scale: float,
@@ -202,13 +199,14 @@ def backward(
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value))
     body = partial(_shard_of_rows, shard_backward, masking, devices.num_row_shards, scale=scale)
     run = partial(devices.run, body, is_backward=True)
-    return *when_lowered(run, otherwise, results, query, key, value, grad_out, out, logsumexp), None
+    arrays = query, key, value, grad_out, out, logsumexp, grad_logsumexp
+    return *when_lowered(run, otherwise, results, *arrays), None
 
 
 def when_lowered(
-    body: Function, otherwise: Otherwise, results: Shapes, *operands: jax.Array
+    body: Function, otherwise: Otherwise, results: Shapes, *operands: jax.Array | None
 ) -> Arrays:
-    def run(*operands: jax.Array) -> tuple[jax.Array | None, ...]:
+    def run(*operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
         return (body if _is_there() else otherwise)(*operands)[: len(results)]
 
     return late(run, results, *operands)
@@ -234,9 +232,12 @@ def shard_forward(query, key, value, *, masking, scale):
         return _run_forward(query, key, value, jnp.int32(masking.places.index), case=case)
 
 
-def shard_backward(query, key, value, grad_out, out, logsumexp, *, masking, scale):
+def shard_backward(
+    query, key, value, grad_out, out, logsumexp, grad_logsumexp=None, *, masking, scale
+):
     case = _Case.of(query, key, value, masking, scale)
-    arrays = query, key, value, grad_out, out, logsumexp
+    delta = delta_of(grad_out, out, logsumexp, grad_logsumexp)
+    arrays = query, key, value, grad_out, delta, logsumexp
     with jax.enable_x64(False):
         return *_run_backward(*arrays, jnp.int32(masking.places.index), case=case), None
 
@@ -471,18 +472,36 @@ def _run_forward(query, key, value, place, *, case):
 
 
 @partial(jax.jit, static_argnames="case")
-def _run_backward(query, key, value, grad_out, out, logsumexp, place, *, case):
+def _run_backward(query, key, value, grad_out, delta, logsumexp, place, *, case):
     kernel, documents = case.kernel(place), case.documents(place)
-    options = {**kernel.kwargs, "save_residuals": False}
+    splash, sizes = _module("kernel"), kernel.kwargs["block_sizes"]
+    options = {name: kernel.kwargs[name] for name in _OPTIONS}
+    options |= {name: getattr(sizes, name) for name in ("q_layout", "k_layout", "v_layout")}
     if case.may_leave_rows_out:  # the weights of such a row are zero
         logsumexp = jnp.where(logsumexp == -jnp.inf, jnp.inf, logsumexp)
 
-    def pull(query, key, value, grad_out, out, logsumexp):
-        masks = kernel.dq_mask_info, kernel.dkv_mask_info
-        saved = query, key, value, documents, None, out, logsumexp, *masks
-        return _module("kernel")._splash_attention_bwd(res=saved, do=grad_out, **options)[3:6]
+    def pull(query, key, value, grad_out, delta, logsumexp):
+        arrays = query, key, value, documents, None, logsumexp, grad_out, delta
+        grad_query, *grads = splash._splash_attention_bwd_dkv(
+            *arrays,
+            bq=sizes.block_q_dkv,
+            bkv=sizes.block_kv_dkv,
+            bkv_compute=sizes.block_kv_dkv_compute,
+            mask_info=kernel.dkv_mask_info,
+            use_fused_bwd_kernel=sizes.use_fused_bwd_kernel,
+            **options,
+        )
+        if grad_query is None:
+            grad_query = splash._splash_attention_bwd_dq(
+                *arrays,
+                bq=sizes.block_q_dq,
+                bkv=sizes.block_kv_dq,
+                mask_info=kernel.dq_mask_info,
+                **options,
+            )
+        return grad_query, *grads
 
-    grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)
+    grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, delta, logsumexp)
     return case.scaled(grad_query), *grads
 
 
@@ -497,8 +516,13 @@ def _module(name: str) -> ModuleType:
 def _is_there() -> bool:
     """True if this jax has the kernel in the form that is called here: its backward is private to
     jax."""
-    backward = getattr(_module("kernel"), "_splash_attention_bwd", None)
-    return backward is not None and tuple(inspect.signature(backward).parameters) == _BACKWARD
+    functions = {"_splash_attention_bwd_dkv": _OF_BACKWARD | _OF_KEYS}
+    functions["_splash_attention_bwd_dq"] = _OF_BACKWARD
+    return all(
+        (function := getattr(_module("kernel"), name, None)) is not None
+        and set(inspect.signature(function).parameters) == parameters
+        for name, parameters in functions.items()
+    )
 
 
 # -- Functions that are traced when they are lowered: `jax.lax.platform_dependent` traces the
