@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import spmd
 from recipes.benchmarks import sides
 from spmd import P
 
-CAP, WINDOW, DOCUMENT = 50.0, 1024, 1024
+CAP, WINDOW, DOCUMENT, NARROW = 50.0, 1024, 1024, 128
 SIDES = ("ours", "jax")
 
 
@@ -56,6 +56,7 @@ ROWS = {
         Row("documents"),
         Row("document_ids"),
         Row("soft_cap"),
+        Row("sinks", heads=Heads(64, 8, 64, 64)),
         Row("wide", heads=Heads(8, 4, 256, 256)),
         Row("latent", sequence=4096, heads=Heads(32, 32, 192, 128)),
         *(
@@ -64,6 +65,11 @@ ROWS = {
         ),
     )
 }
+
+
+def _local(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """The window of gpt-oss."""
+    return (i >= j) & (i - j < NARROW)
 
 
 def attended(row: Row, q: Any, k: Any, v: Any) -> torch.Tensor:
@@ -78,6 +84,12 @@ def attended(row: Row, q: Any, k: Any, v: Any) -> torch.Tensor:
     elif kind in ("documents", "document_ids"):
         ids = places // DOCUMENT
         mask = is_before & (ids[:, None] == ids)
+    elif kind == "sinks":
+        blocks = create_block_mask(_local, None, None, size, size, device="xla")
+        aux = AuxRequest(lse=True)
+        out, made = flex_attention(q, k, v, block_mask=blocks, enable_gqa=grouped, return_aux=aux)
+        sinks = torch.zeros(row.heads.queries, device="xla", requires_grad=True)
+        return out * torch.sigmoid(made.lse - sinks[:, None])[..., None].to(out.dtype)
     elif kind == "soft_cap":
         blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, size, size, device="xla")
         result: Any = flex_attention(
@@ -155,6 +167,8 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
             mask = splash.LocalMask((size, size), (WINDOW - 1, 0), 0)
         elif row.name == "documents":
             mask = Documents()
+        elif row.name == "sinks":
+            mask = splash.LocalMask((size, size), (NARROW - 1, 0), 0)
         rows, columns = 512, 1024 if heads.width <= 128 else 512
         kernel = splash.make_splash_mha(
             mask=splash.MultiHeadMask([mask] * heads.queries),
@@ -173,10 +187,11 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
         )
         ids = np.arange(size, dtype=np.int32) // DOCUMENT
         segments = splash.SegmentIds(ids, ids) if row.name == "document_ids" else None
+        sinks = jnp.zeros(heads.queries) if row.name == "sinks" else None
 
         def local(q: Any, k: Any, v: Any) -> Any:
             scaled = (q * heads.width**-0.5).astype(q.dtype)
-            return jax.vmap(lambda q, k, v: kernel(q, k, v, segments))(scaled, k, v)
+            return jax.vmap(lambda q, k, v: kernel(q, k, v, segments, sinks))(scaled, k, v)
 
         def loss(q: Any, k: Any, v: Any) -> Any:
             whole = jax.shard_map(
