@@ -6,7 +6,7 @@
 bfloat16, a sequence on each of eight chips. JAX by hand calls splash with its own masks under
 `shard_map`, in blocks of 512 rows and 1,024 columns, of heads wider than 128 of 512. `document_ids`
 are its segment ids, by which it skips no block, and `documents` the same rows as a mask that it
-computes. On eight
+computes. `data_ids` are an argument: both sides count all blocks of causality. On eight
 simulated devices (`counted`) the operations are those of the loop over blocks, in float32.
 """
 
@@ -55,6 +55,7 @@ ROWS = {
         Row("window"),
         Row("documents"),
         Row("document_ids"),
+        Row("data_ids"),
         Row("soft_cap"),
         Row("sinks", heads=Heads(64, 8, 64, 64)),
         Row("wide", heads=Heads(8, 4, 256, 256)),
@@ -72,7 +73,7 @@ def _local(b: Any, h: Any, i: Any, j: Any) -> Any:
     return (i >= j) & (i - j < NARROW)
 
 
-def attended(row: Row, q: Any, k: Any, v: Any) -> torch.Tensor:
+def attended(row: Row, q: Any, k: Any, v: Any, ids: Any) -> torch.Tensor:
     """The attention of a row as a user writes it."""
     kind, size = row.name.removeprefix("counted_"), row.sequence
     grouped = row.heads.queries != row.heads.keys
@@ -84,6 +85,8 @@ def attended(row: Row, q: Any, k: Any, v: Any) -> torch.Tensor:
     elif kind in ("documents", "document_ids"):
         ids = places // DOCUMENT
         mask = is_before & (ids[:, None] == ids)
+    elif kind == "data_ids":
+        mask = is_before & (ids[:, None, :, None] == ids[:, None, None])
     elif kind == "sinks":
         blocks = create_block_mask(_local, None, None, size, size, device="xla")
         aux = AuxRequest(lse=True)
@@ -122,16 +125,18 @@ def ours(row: Row, _: str) -> dict[str, Any]:
     mesh = spmd.Mesh(range(8), row.shards, ("fsdp",), target=None if row.is_toy else row.target)
 
     def step(operands: Any) -> Any:
+        *qkv, ids = operands
         q, k, v = (
-            spmd.mark_sharding(x, mesh, P("fsdp", None, None, None)).requires_grad_()
-            for x in operands
+            spmd.mark_sharding(x, mesh, P("fsdp", None, None, None)).requires_grad_() for x in qkv
         )
-        result = attended(row, q, k, v)
+        ids = spmd.mark_sharding(ids, mesh, P("fsdp", None))
+        result = attended(row, q, k, v, ids)
         return torch.autograd.grad(result.float().square().mean(), (q, k, v))
 
     dtype = torch.float32 if row.is_toy else torch.bfloat16
     operands = [torch.zeros(shape, dtype=dtype, device="meta") for shape in _shapes(row)]
-    plan, figures = sides.planned(step, operands)
+    ids = torch.zeros(math.prod(row.shards), row.sequence, dtype=torch.int64, device="meta")
+    plan, figures = sides.planned(step, [*operands, ids])
     words = [*figures["words"], *(f"{finding.kind}: {finding.text}" for finding in plan.findings)]
     return {**figures, "words": words}
 
@@ -186,7 +191,8 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
             attn_logits_soft_cap=CAP if row.name == "soft_cap" else None,
         )
         ids = np.arange(size, dtype=np.int32) // DOCUMENT
-        segments = splash.SegmentIds(ids, ids) if row.name == "document_ids" else None
+        is_segmented = row.name in ("document_ids", "data_ids")
+        segments = splash.SegmentIds(ids, ids) if is_segmented else None
         sinks = jnp.zeros(heads.queries) if row.name == "sinks" else None
 
         def local(q: Any, k: Any, v: Any) -> Any:

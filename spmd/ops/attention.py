@@ -17,6 +17,7 @@ from jax import lax
 from . import sharded
 from .floats import wide
 from .kernels import computed, cudnn, flash, splash
+from .kernels.document_ids import Documents
 from .kernels.flash import Dropout, Masking, Places
 from .kernels.mask_blocks import causal, equations_of, fits, in_causal_order
 from .registry import as_promised, lower
@@ -26,6 +27,9 @@ aten = torch.ops.aten
 # The number of scores per head from which they are computed block by block
 # (docs/decisions/attention.md).
 LONG = 512 * 512
+
+
+BY_IDS = "attention skips blocks by ids that are data: counted as if a sequence was one document"
 
 
 def is_long(query, key):
@@ -174,6 +178,8 @@ def _by_platform(form, direction, case, scale, devices, wants_bias=False, has_lo
     if devices is not None and not (of_splash := splash.refusal(*case, devices.num_row_shards)):
         how = {"masking": masking, "scale": scale, "devices": devices, "otherwise": form}
         kernels["tpu"] = partial(getattr(splash, direction), **how)
+        if masking.documents is not None and sharded.platform() == "tpu":
+            sharded.note_finding(BY_IDS, "kernel")
     if is_long(*case[:2]):
         note_blocks(of_cudnn, of_splash, wants_bias)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
@@ -221,7 +227,7 @@ def of_four_dims(bias):
 def masking_of(bias, is_causal, query, key, wants_bias=False):
     """The mask of scores in blocks, and the bias that is left beside it."""
     rows, columns = query.shape[-2], key.shape[-2]
-    equations = bounds = None
+    equations = bounds = documents = None
     if bias is not None:
         of_bias = equations_of(bias).hiding_lowest()
         if of_bias.is_nothing:
@@ -230,9 +236,11 @@ def masking_of(bias, is_causal, query, key, wants_bias=False):
             equations, bias = of_bias.of_matrix(), None
         else:
             bounds = of_bias
+    if bounds is not None and not wants_bias and sharded.platform() in ("tpu", None):
+        documents = Documents.of(bias)
     if is_causal:
         equations = causal(rows, columns) if equations is None else in_causal_order(equations)
-    return Masking(equations, bounds), bias
+    return Masking(equations, bounds, documents=documents), bias
 
 
 def blocks_forward(query, key, value, *, bias, masking, dropout, devices, scale):

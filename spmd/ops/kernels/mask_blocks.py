@@ -88,7 +88,7 @@ class MaskEquations:
         number = lines[hidden]
         if number.name != "constant" or number.axes or np.dtype(line.dtype).kind in "iu":
             return self
-        condition = MaskEquations(tuple(_reached(lines, which)), self.shape)
+        condition = MaskEquations(tuple(reached(lines, which)), self.shape)
         if _constant(number, {}) != jax.numpy.finfo(line.dtype).min:
             return self
         if not condition.leaves_no_row_out(*self.shape[-2:]):
@@ -168,7 +168,7 @@ class MaskEquations:
             return None
         rows = len(self.shape) - 2
         sides = sorted(self.lines[index].operands, key=lambda i: rows not in self.lines[i].axes)
-        first, second = (MaskEquations(tuple(_reached(self.lines, i)), self.shape) for i in sides)
+        first, second = (MaskEquations(tuple(reached(self.lines, i)), self.shape) for i in sides)
         return first, second
 
     def without_documents(self) -> "MaskEquations | None":
@@ -180,7 +180,7 @@ class MaskEquations:
             return None
         yes = Line("constant", "bool", frozenset(), (), (b"\x01", (1,) * len(self.shape)))
         lines = (*self.lines[:index], yes, *self.lines[index + 1 :])
-        return MaskEquations(tuple(_reached(lines, len(lines) - 1)), self.shape)
+        return MaskEquations(tuple(reached(lines, len(lines) - 1)), self.shape)
 
     def _documents(self) -> int | None:
         """The condition that an integer of rows equals one of columns."""
@@ -416,17 +416,36 @@ def _coarser(bounds: Interval) -> Interval:
 
 def equations_of(mask: Value) -> MaskEquations:
     """The equations of a mask of at least two dims, up to its data."""
+    return equations_and_values(mask)[0]
+
+
+def equations_and_values(
+    mask: Value,
+) -> tuple[MaskEquations, dict[int, tuple[Value, tuple[int | None, ...]]]]:
+    """The equations, and by line the smallest value of it, with the axes of its dims."""
     shape = shape_of(mask)
     reader = _Reader(len(shape))
     last = reader.read(mask, tuple(range(len(shape))))
     # The last line is the mask's, also where it is that of another value.
-    lines = list(reader.lines)
-    return MaskEquations(tuple(_reached(lines, last)), shape)
+    lines, order = list(reader.lines), _order(list(reader.lines), last)
+    values: dict[int, tuple[Value, tuple[int | None, ...]]] = {}
+    for (_, axes), (index, value) in reader.read_values.items():
+        smallest = values.get(order.get(index, -1))
+        is_smaller = smallest is None or math.prod(shape_of(value)) < math.prod(
+            shape_of(smallest[0])
+        )
+        if index in order and is_smaller:
+            values[order[index]] = value, axes
+    return MaskEquations(tuple(_in_order(lines, order)), shape), values
 
 
-def _reached(lines: Sequence[Line], last: int) -> list[Line]:
+def reached(lines: Sequence[Line], last: int) -> list[Line]:
     """The lines that one of them needs, which comes last, in an order that depends on them
     alone."""
+    return _in_order(lines, _order(lines, last))
+
+
+def _order(lines: Sequence[Line], last: int) -> dict[int, int]:
     order: dict[int, int] = {}
     stack = [last]
     while stack:
@@ -435,6 +454,10 @@ def _reached(lines: Sequence[Line], last: int) -> list[Line]:
             stack.append(missing[0])
         else:
             order.setdefault(stack.pop(), len(order))
+    return order
+
+
+def _in_order(lines: Sequence[Line], order: Mapping[int, int]) -> list[Line]:
     return [
         lines[index]._replace(operands=tuple(order[i] for i in lines[index].operands))
         for index in order
@@ -453,7 +476,7 @@ class _Reader:
         self.rank = rank
         self.lines: dict[Line, int] = {}
         # With the values, as they are named by their ids.
-        self.read_values: dict[object, tuple[int, Value]] = {}
+        self.read_values: dict[tuple[object, tuple[int | None, ...]], tuple[int, Value]] = {}
         self.num_data = 0
 
     def read(self, value: Value, axes: tuple[int | None, ...]) -> int:
