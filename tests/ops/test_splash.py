@@ -558,10 +558,11 @@ class TestFindings:
     @pytest.mark.parametrize("num_sequences", [1, 3])
     def test_ids_that_are_data(self, num_sequences: int) -> None:
         """The kernel, which a plan counts as that of one document."""
-        ids, at = jnp.arange(1024)[None].repeat(num_sequences, 0) // 200, jnp.arange(1024)
+        ids = jnp.arange(1024)[None].repeat(num_sequences, 0) // 200
         q, notes_of = jnp.ones((num_sequences, 2, 1024, 64), jnp.bfloat16), sharded.unused_axes
 
         def forward(q: jax.Array, ids: jax.Array) -> Any:
+            at = jnp.arange(1024)
             mask = (ids[:, None, :, None] == ids[:, None, None]) & (at[:, None] >= at)
             return rule(OP.default)(q, q, q, mask, draw=(jnp.int64(1), jnp.int64(2)))[0]
 

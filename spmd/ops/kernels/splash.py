@@ -144,8 +144,8 @@ class AttentionDevices:
         are gathered.
 
         arrays: query, key, value, then arrays with the rows of the queries. bias: of four dims, or
-        None, or arrays of one such shape. The results have these rows, or are the gradients of query, key, value and bias, which
-        are summed here.
+        None, or arrays of one such shape. The results have these rows, or are the gradients of
+        query, key, value and bias, which are summed here.
         """
         if self.mesh is None:
             return body(*arrays, bias, 0)
