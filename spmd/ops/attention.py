@@ -19,7 +19,8 @@ from .floats import wide
 from .kernels import computed, cudnn, flash, splash
 from .kernels.document_ids import Documents
 from .kernels.flash import Dropout, Masking, Places
-from .kernels.mask_blocks import causal, equations_of, fits, in_causal_order
+from .kernels.mask_blocks import causal, fits, in_causal_order
+from .kernels.mask_reader import equations_of
 from .registry import as_promised, lower
 
 aten = torch.ops.aten

@@ -23,7 +23,8 @@ from spmd.core.sharding.partitioner import compiler_context
 from spmd.ops import attention, sharded
 from spmd.ops.kernels import document_ids, splash
 from spmd.ops.kernels.flash import NO_MASK, Masking, Places, Score
-from spmd.ops.kernels.mask_blocks import MaskEquations, causal, equations_of
+from spmd.ops.kernels.mask_blocks import MaskEquations, causal
+from spmd.ops.kernels.mask_reader import equations_of
 
 CASES: dict[str, dict[str, Any]] = {
     "causal": {"is_causal": True},

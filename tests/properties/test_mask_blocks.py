@@ -20,9 +20,9 @@ from spmd.ops.kernels.mask_blocks import (
     MaskEquations,
     Span,
     causal,
-    equations_of,
     table,
 )
+from spmd.ops.kernels.mask_reader import equations_of
 
 Condition = Callable[[ModuleType, Any, Any], Any]  # of numpy or jax.numpy, rows, columns
 

@@ -15,7 +15,8 @@ import numpy as np
 from jax import lax
 
 from .computed import Value, full_of
-from .mask_blocks import Line, MaskEquations, equations_and_values, fits, reached
+from .mask_blocks import Line, MaskEquations, fits, reached
+from .mask_reader import equations_and_values
 
 # Ids of rows and of columns that are hidden altogether.
 _NO_COLUMN, _NO_ROW = -(2**31 - 1), -(2**31 - 2)
