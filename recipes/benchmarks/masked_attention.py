@@ -6,7 +6,7 @@
 bfloat16, a sequence on each of eight chips. JAX by hand calls splash with its own masks under
 `shard_map`, in blocks of 512 rows and 1,024 columns, of heads wider than 128 of 512. `document_ids`
 are its segment ids, by which it skips no block, and `documents` the same rows as a mask that it
-computes. On eight
+computes. `data_ids` are an argument: both sides count all blocks of causality. On eight
 simulated devices (`counted`) the operations are those of the loop over blocks, in float32.
 """
 
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import spmd
 from recipes.benchmarks import sides
 from spmd import P
 
-CAP, WINDOW, DOCUMENT = 50.0, 1024, 1024
+CAP, WINDOW, DOCUMENT, NARROW = 50.0, 1024, 1024, 128
 SIDES = ("ours", "jax")
 
 
@@ -55,7 +55,9 @@ ROWS = {
         Row("window"),
         Row("documents"),
         Row("document_ids"),
+        Row("data_ids"),
         Row("soft_cap"),
+        Row("sinks", heads=Heads(64, 8, 64, 64)),
         Row("wide", heads=Heads(8, 4, 256, 256)),
         Row("latent", sequence=4096, heads=Heads(32, 32, 192, 128)),
         *(
@@ -66,7 +68,12 @@ ROWS = {
 }
 
 
-def attended(row: Row, q: Any, k: Any, v: Any) -> torch.Tensor:
+def _local(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """The window of gpt-oss."""
+    return (i >= j) & (i - j < NARROW)
+
+
+def attended(row: Row, q: Any, k: Any, v: Any, ids: Any) -> torch.Tensor:
     """The attention of a row as a user writes it."""
     kind, size = row.name.removeprefix("counted_"), row.sequence
     grouped = row.heads.queries != row.heads.keys
@@ -78,6 +85,14 @@ def attended(row: Row, q: Any, k: Any, v: Any) -> torch.Tensor:
     elif kind in ("documents", "document_ids"):
         ids = places // DOCUMENT
         mask = is_before & (ids[:, None] == ids)
+    elif kind == "data_ids":
+        mask = is_before & (ids[:, None, :, None] == ids[:, None, None])
+    elif kind == "sinks":
+        blocks = create_block_mask(_local, None, None, size, size, device="xla")
+        aux = AuxRequest(lse=True)
+        out, made = flex_attention(q, k, v, block_mask=blocks, enable_gqa=grouped, return_aux=aux)
+        sinks = torch.zeros(row.heads.queries, device="xla", requires_grad=True)
+        return out * torch.sigmoid(made.lse - sinks[:, None])[..., None].to(out.dtype)
     elif kind == "soft_cap":
         blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, size, size, device="xla")
         result: Any = flex_attention(
@@ -110,16 +125,18 @@ def ours(row: Row, _: str) -> dict[str, Any]:
     mesh = spmd.Mesh(range(8), row.shards, ("fsdp",), target=None if row.is_toy else row.target)
 
     def step(operands: Any) -> Any:
+        *qkv, ids = operands
         q, k, v = (
-            spmd.mark_sharding(x, mesh, P("fsdp", None, None, None)).requires_grad_()
-            for x in operands
+            spmd.mark_sharding(x, mesh, P("fsdp", None, None, None)).requires_grad_() for x in qkv
         )
-        result = attended(row, q, k, v)
+        ids = spmd.mark_sharding(ids, mesh, P("fsdp", None))
+        result = attended(row, q, k, v, ids)
         return torch.autograd.grad(result.float().square().mean(), (q, k, v))
 
     dtype = torch.float32 if row.is_toy else torch.bfloat16
     operands = [torch.zeros(shape, dtype=dtype, device="meta") for shape in _shapes(row)]
-    plan, figures = sides.planned(step, operands)
+    ids = torch.zeros(math.prod(row.shards), row.sequence, dtype=torch.int64, device="meta")
+    plan, figures = sides.planned(step, [*operands, ids])
     words = [*figures["words"], *(f"{finding.kind}: {finding.text}" for finding in plan.findings)]
     return {**figures, "words": words}
 
@@ -155,6 +172,8 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
             mask = splash.LocalMask((size, size), (WINDOW - 1, 0), 0)
         elif row.name == "documents":
             mask = Documents()
+        elif row.name == "sinks":
+            mask = splash.LocalMask((size, size), (NARROW - 1, 0), 0)
         rows, columns = 512, 1024 if heads.width <= 128 else 512
         kernel = splash.make_splash_mha(
             mask=splash.MultiHeadMask([mask] * heads.queries),
@@ -172,11 +191,13 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
             attn_logits_soft_cap=CAP if row.name == "soft_cap" else None,
         )
         ids = np.arange(size, dtype=np.int32) // DOCUMENT
-        segments = splash.SegmentIds(ids, ids) if row.name == "document_ids" else None
+        is_segmented = row.name in ("document_ids", "data_ids")
+        segments = splash.SegmentIds(ids, ids) if is_segmented else None
+        sinks = jnp.zeros(heads.queries) if row.name == "sinks" else None
 
         def local(q: Any, k: Any, v: Any) -> Any:
             scaled = (q * heads.width**-0.5).astype(q.dtype)
-            return jax.vmap(lambda q, k, v: kernel(q, k, v, segments))(scaled, k, v)
+            return jax.vmap(lambda q, k, v: kernel(q, k, v, segments, sinks))(scaled, k, v)
 
         def loss(q: Any, k: Any, v: Any) -> Any:
             whole = jax.shard_map(

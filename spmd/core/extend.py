@@ -17,7 +17,7 @@ from ..ops.kernels.flash import Places as Places
 from ..ops.kernels.flash import Score as Score
 from ..ops.kernels.mask_blocks import ALL as ALL
 from ..ops.kernels.mask_blocks import NONE as NONE
-from ..ops.kernels.mask_blocks import soft_cap_of as soft_cap_of
+from ..ops.kernels.mask_reader import soft_cap_of as soft_cap_of
 from . import partition_rules as partitioning
 from .base import interrupt as interrupt
 from .base.pace import pace as pace

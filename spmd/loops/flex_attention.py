@@ -63,17 +63,27 @@ def flex_attention(
         attend = _by_blocks if is_long else _at_once
         result = attend(query, key, value, score_mod, mask_mod, scale)
         if is_plain or function is not None:
-            mask = mask_mod(*(_positions(query, size) for size in (*query.shape[:3], key.shape[2])))
+            mask = _mask(mask_mod, query, key.shape[2])
             key, value = (x.expand(batch, -1, -1, -1) for x in (key, value))
-            if function is None:
-                output = scaled_dot_product_attention(
-                    query, key, value, mask, scale=scale, enable_gqa=True
-                )
-            else:
+            if is_long:
                 mask = known_mask(mask, query, key)
-                output = score_attention(query, key, value, mask, function, scale)
-            result = output, *result[1:]
+                output, total = score_attention(query, key, value, mask, function, scale)
+                return output, total / math.log(2), result[2]
+            attended = scaled_dot_product_attention(
+                query, key, value, mask, scale=scale, enable_gqa=True
+            )
+            return attended, *result[1:]
         return result
+
+
+def _mask(mask_mod: Function, query: Any, columns: int) -> Any:
+    """The mask of all positions; where batch or heads do not change it, that of one."""
+    sizes = [*query.shape[:3], columns]
+    mask = mask_mod(*(_positions(query, size) for size in sizes))
+    shared = [1 if mask.stride(dim) == 0 else sizes[dim] for dim in (0, 1)]
+    if shared == sizes[:2]:
+        return mask
+    return mask_mod(*(_positions(query, size) for size in (*shared, *sizes[2:])))
 
 
 def _returns_scores(score_mod: Function) -> bool:

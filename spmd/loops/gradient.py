@@ -50,15 +50,19 @@ def as_one_op() -> Iterator[None]:
 
 
 def with_gradient(
-    name: str, inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None
+    name: str,
+    inputs: Sequence[torch.Tensor],
+    forward: Forward,
+    backward: Backward | None,
+    zeros: bool = True,
 ) -> Tensors:
     """Records an op and returns its results; gradients reach `inputs`, of which there may be none.
 
     Until backward no more of the recording is held than `backward` refers to. A gradient of the
-    gradient raises NotImplementedError with the op's name. Without a name that is up to `backward`,
-    which also gets None for a result without a gradient instead of zeros.
+    gradient raises NotImplementedError with the op's name; without a name that is up to `backward`.
+    zeros: it gets zeros and not None for a result without a gradient.
     """
-    return list(_Apply.apply(name, forward, backward, *inputs)) if inputs else forward()[0]
+    return list(_Apply.apply(name, forward, backward, zeros, *inputs)) if inputs else forward()[0]
 
 
 class _Apply(torch.autograd.Function):
@@ -66,11 +70,16 @@ class _Apply(torch.autograd.Function):
     # looks for it.
     @staticmethod
     def forward(
-        ctx: Any, name: str, forward: Forward, backward: Backward, *inputs: torch.Tensor
+        ctx: Any,
+        name: str,
+        forward: Forward,
+        backward: Backward,
+        zeros: bool,
+        *inputs: torch.Tensor,
     ) -> Any:
         result, saved_tensors, has_gradient = forward()
         ctx.op_name, ctx.gradient = name, backward
-        ctx.set_materialize_grads(bool(name))
+        ctx.set_materialize_grads(zeros)
         ctx.save_for_backward(*saved_tensors)
         ctx.mark_non_differentiable(
             *(tensor for tensor, has in zip(result, has_gradient, strict=True) if not has)
@@ -89,7 +98,7 @@ class _Apply(torch.autograd.Function):
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.gradient = None  # what it refers to goes, as saved tensors do
         op_watch.note_own_op()
-        return None, None, None, *gradients
+        return None, None, None, None, *gradients
 
 
 def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> list[Value]:

@@ -24,6 +24,7 @@ from torch._higher_order_ops.flex_attention import (
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import Patch, XlaTensor, patch_when_imported, replaces
@@ -83,6 +84,14 @@ def _associative_scan(
     count, fixed = len(xs), (None,) * len(additional_inputs)
     rows = torch.vmap(combine_fn, in_dims=(*[0] * 2 * count, *fixed))
     return generic_associative_scan(rows, list(xs), additional_inputs=tuple(additional_inputs))
+
+
+def _flex_attention(query: Any, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+    # Dynamo's tensors have shapes alone: the op is traced as torch's.
+    is_fake = isinstance(query, FakeTensor)
+    kernel = flex_attention_op.py_kernels[DispatchKey.Autograd] if is_fake else flex_attention
+    result: tuple[Any, ...] = kernel(query, *arguments, **named)
+    return result
 
 
 # --- torch's functions around the ops -------------------------------------------------------------
@@ -197,7 +206,7 @@ for _op, _kernel in (
     (scan_op, _scan),
     (map_impl, _map),
     (associative_scan_op, _associative_scan),
-    (flex_attention_op, flex_attention),
+    (flex_attention_op, _flex_attention),
     (flex_attention_backward_op, flex_attention_backward),
 ):
     # As the other devices' autocast keys: a body's ops see autocast, an op with a body does not.

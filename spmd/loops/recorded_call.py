@@ -470,7 +470,7 @@ class RecordedFunction:
         if backward is not None and self._may_write:
             again = partial(self._again, tensors, inputs, state, _autocast())
             name, backward = "", partial(self._backward, backward, again)
-        outputs = with_gradient(name, inputs, forward, backward)
+        outputs = with_gradient(name, inputs, forward, backward, zeros=bool(name))
         if backward is not None and self._own:
             others = [x if x.is_leaf else x.grad_fn for x in (inputs[i] for i in self._others)]
             grad_shardings.PlayedCall(self._leaves, others, self._decide).note(

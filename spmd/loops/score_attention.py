@@ -1,4 +1,5 @@
-"""Long attention with a function of its scores, as one recorded op and one for its gradient.
+"""Long attention with its logsumexp, and perhaps a function of its scores, as one recorded op and
+one for its gradient.
 
 The function is recorded once, of one score and its position; a kernel, or the loop over blocks,
 calls it where the scores are. Not here: functions that read tensors (`flex_attention`).
@@ -21,6 +22,7 @@ from ..core.extend import (
     Region,
     Score,
     attention,
+    call,
     lowering,
     reads,
     soft_cap_of,
@@ -77,9 +79,9 @@ def recorded(function: Callable[..., Any], dtype: torch.dtype) -> ScoreFunction 
 @dataclass(frozen=True, slots=True)
 class ScoreAttention(Lowering):
     """(output, logsumexp) of query, key, value and a mask; or the gradients of the first three, of
-    these, the gradient of the output, the output and the logsumexp."""
+    these, the gradient of the output, the output, the logsumexp, and perhaps its gradient."""
 
-    function: ScoreFunction
+    function: ScoreFunction | None
     scale: float
     has_mask: bool
     is_backward: bool = False
@@ -87,7 +89,8 @@ class ScoreAttention(Lowering):
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        how = {"score": self.function.score(), "scale": self.scale}
+        score = None if self.function is None else self.function.score()
+        how = {"score": score, "scale": self.scale}
         query, key, value, *rest = operands
         mask = rest.pop(0) if self.has_mask else None
         if not self.is_backward:
@@ -96,10 +99,23 @@ class ScoreAttention(Lowering):
         return tuple(grad.astype(x.dtype) for grad, x in zip(grads, operands, strict=False))
 
 
+_ATTENTION = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+_BACKWARD = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
+
+
+def _torchs(func: Any, *args: Any, **named: Any) -> Any:
+    """The results of an op of torch, as autograd calls it: with None for tensors of its schema."""
+    return call.dispatch(func, (), args, named)
+
+
 def score_attention(
-    query: Any, key: Any, value: Any, mask: Any, function: ScoreFunction, scale: float
-) -> Any:
-    """Attention with a recorded function of the scores before the mask."""
+    query: Any, key: Any, value: Any, mask: Any, function: ScoreFunction | None, scale: float
+) -> Tensors:
+    """(output, logsumexp) of attention, perhaps with a recorded function of the scores before the
+    mask.
+
+    Without such a function these are torch's ops of attention, but for the gradient of a logsumexp.
+    """
     inputs = [query, key, value]
     operands = inputs if mask is None else [*inputs, mask]
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
@@ -114,13 +130,25 @@ def score_attention(
         return tensors(record(op, list(map(reads.operand, operands)), ()))
 
     def forward() -> tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]:
-        result = run("spmd.score_attention", of_forward, operands, results)
-        return result, [*operands, *result], [True, False]
+        if function is None:
+            made = _torchs(_ATTENTION, query, key, value, mask, 0.0, False, scale=scale)
+            result, saved = list(made[:2]), [made[6]]
+        else:
+            result, saved = run("spmd.score_attention", of_forward, operands, results), []
+        return result, [*operands, *result, *saved], [True, True]
 
     def backward(saved: Sequence[Any], arriving: Sequence[Any]) -> Sequence[torch.Tensor | None]:
-        *saved_operands, output, logsumexp = saved
-        metas = [dense_meta(x.shape, x.dtype) for x in saved_operands[:3]]
-        all_operands = [*saved_operands, arriving[0], output, logsumexp]
+        count = len(operands)
+        of_inputs, (output, logsumexp, *seeds) = saved[:count], saved[count:]
+        grad = torch.zeros_like(output) if arriving[0] is None else arriving[0]
+        if function is None and arriving[1] is None:
+            mask = of_inputs[3] if count > 3 else None
+            arrays = grad, *of_inputs[:3], mask, [True] * 3 + [False], output, logsumexp
+            rest = None, None, output.shape[2], of_inputs[1].shape[2], 0.0, False, *seeds, None
+            return _torchs(_BACKWARD, *arrays, *rest, scale=scale)[:3]
+        metas = [dense_meta(x.shape, x.dtype) for x in of_inputs[:3]]
+        of_logsumexp = [x for x in arriving[1:] if x is not None]
+        all_operands = [*of_inputs, grad, output, logsumexp, *of_logsumexp]
         return run("spmd.score_attention_backward", of_backward, all_operands, metas)
 
-    return with_gradient("flex_attention", inputs, forward, backward)[0]
+    return with_gradient("flex_attention", inputs, forward, backward, zeros=False)

@@ -17,8 +17,10 @@ from jax import lax
 from . import sharded
 from .floats import wide
 from .kernels import computed, cudnn, flash, splash
+from .kernels.document_ids import Documents
 from .kernels.flash import Dropout, Masking, Places
-from .kernels.mask_blocks import causal, equations_of, fits, in_causal_order
+from .kernels.mask_blocks import causal, fits, in_causal_order
+from .kernels.mask_reader import equations_of
 from .registry import as_promised, lower
 
 aten = torch.ops.aten
@@ -26,6 +28,9 @@ aten = torch.ops.aten
 # The number of scores per head from which they are computed block by block
 # (docs/decisions/attention.md).
 LONG = 512 * 512
+
+
+BY_IDS = "attention skips blocks by ids that are data: counted as if a sequence was one document"
 
 
 def is_long(query, key):
@@ -122,10 +127,11 @@ def scored_attention(query, key, value, bias, *, score, scale):
 
 def scored_attention_backward(query, key, value, bias, *saved, score, scale):
     """Its gradients of query, key and value. saved: the gradient of the output, the output, the
-    logsumexp."""
+    logsumexp and its gradient, which may be missing."""
     form, case, devices = _scored(blocks_backward, query, key, value, bias, score, scale)
     form = partial(form, wants_bias=False)
-    return _by_platform(form, "backward", case, scale, devices)(query, key, value, *saved)[:3]
+    form = _by_platform(form, "backward", case, scale, devices, has_logsumexp=len(saved) > 3)
+    return form(query, key, value, *saved)[:3]
 
 
 def _scored(form, query, key, value, bias, score, scale):
@@ -155,11 +161,12 @@ def _devices(query, key):
     return splash.AttentionDevices(None) if is_one else devices
 
 
-def _by_platform(form, direction, case, scale, devices, wants_bias=False):
+def _by_platform(form, direction, case, scale, devices, wants_bias=False, has_logsumexp=False):
     """`form`, or the platform's kernel for it; the platform is that of the program, which need not
     be this host's."""
     kernels, masking = {}, case[3]
-    if not (of_cudnn := cudnn.refusal(*case)):
+    of_cudnn = "a logsumexp with a gradient" if has_logsumexp else cudnn.refusal(*case)
+    if not of_cudnn:
         how = {"is_causal": masking.equations is not None, "scale": scale}
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)
         if devices is not None and sharded.platform() not in ("cpu", "tpu"):
@@ -172,6 +179,8 @@ def _by_platform(form, direction, case, scale, devices, wants_bias=False):
     if devices is not None and not (of_splash := splash.refusal(*case, devices.num_row_shards)):
         how = {"masking": masking, "scale": scale, "devices": devices, "otherwise": form}
         kernels["tpu"] = partial(getattr(splash, direction), **how)
+        if masking.documents is not None and sharded.platform() == "tpu":
+            sharded.note_finding(BY_IDS, "kernel")
     if is_long(*case[:2]):
         note_blocks(of_cudnn, of_splash, wants_bias)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
@@ -219,16 +228,20 @@ def of_four_dims(bias):
 def masking_of(bias, is_causal, query, key, wants_bias=False):
     """The mask of scores in blocks, and the bias that is left beside it."""
     rows, columns = query.shape[-2], key.shape[-2]
-    equations = bounds = None
+    equations = bounds = documents = None
     if bias is not None:
-        of_bias = equations_of(bias)
-        if fits(of_bias) and not wants_bias:
+        of_bias = equations_of(bias).hiding_lowest()
+        if of_bias.is_nothing:
+            bias = None if not wants_bias else bias
+        elif fits(of_bias) and not wants_bias:
             equations, bias = of_bias.of_matrix(), None
         else:
             bounds = of_bias
+    if bounds is not None and not wants_bias and sharded.platform() in ("tpu", None):
+        documents = Documents.of(bias)
     if is_causal:
         equations = causal(rows, columns) if equations is None else in_causal_order(equations)
-    return Masking(equations, bounds), bias
+    return Masking(equations, bounds, documents=documents), bias
 
 
 def blocks_forward(query, key, value, *, bias, masking, dropout, devices, scale):
@@ -253,6 +266,7 @@ def blocks_backward(
     grad_out,
     out,
     logsumexp,
+    grad_logsumexp=None,
     *,
     bias,
     masking,
@@ -261,20 +275,33 @@ def blocks_backward(
     devices,
     scale,
 ):
-    def form(query, key, value, grad_out, out, logsumexp, dropout, bias, masking):
-        arrays = query, key, value, grad_out, out, logsumexp, dropout, bias
-        return grads_of_blocks(*arrays, masking=masking, scale=scale, wants_bias=wants_bias)
+    def form(*operands):
+        *arrays, grad_logsumexp, dropout, bias, masking = operands
+        how = {"grad_logsumexp": grad_logsumexp, "masking": masking, "scale": scale}
+        return grads_of_blocks(*arrays, dropout, bias, wants_bias=wants_bias, **how)
 
-    arrays = query, key, value, grad_out, out, logsumexp, dropout
+    arrays = query, key, value, grad_out, out, logsumexp, grad_logsumexp, dropout
     how = {"bias": bias, "masking": masking, "wants_bias": wants_bias, "is_backward": True}
     return _like(_by_rows(form, devices, *arrays, **how), (query, key, value, bias))
 
 
 def grads_of_blocks(
-    query, key, value, grad_out, out, logsumexp, dropout, bias, *, wants_bias, **how
+    query,
+    key,
+    value,
+    grad_out,
+    out,
+    logsumexp,
+    dropout,
+    bias,
+    *,
+    wants_bias,
+    grad_logsumexp=None,
+    **how,
 ):
     """The gradients of query, key, value and, if it is needed, bias, of one device, in blocks."""
     grad_out, *saved = (_heads(x, key) for x in (grad_out, out, logsumexp))
+    saved.append(None if grad_logsumexp is None else _heads(grad_logsumexp, key))
     operands = grad_out, _heads(query, key), key, value, *saved
     grad_query, *grads, grad_bias = flash.backward(
         *operands, *_long_operands(key, dropout, bias), wants_bias=wants_bias, **how

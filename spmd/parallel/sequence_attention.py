@@ -141,6 +141,7 @@ class AttentionCase:
         if rows != columns:
             return f"{over}: {rows} rows of queries meet {columns} of keys"
         masking, bias = attention.masking_of(bias, is_causal, query, key)
+        masking = replace(masking, documents=None)
         bias = None if bias is None else attention.of_four_dims(bias)
         case = AttentionCase(query, key, value, masking, bias, dropout_p, scale, devices)
         chunks = devices.num_row_shards * (2 if is_causal else 1)

@@ -418,7 +418,8 @@ class TestSharded:
             check(made, expected)
 
 
-SCORES: dict[str, Callable[..., Any]] = {
+SCORES: dict[str, Callable[..., Any] | None] = {
+    "none": None,
     "soft cap": lambda score, b, h, m, n: 3 * torch.tanh(score / 3),
     "slopes of heads": lambda score, b, h, m, n: score - 0.1 * (h + 1) * (m - n),
     "by position": lambda score, b, h, m, n: torch.where((m + n) % 3 == b, score * 0.5, score + 1),
@@ -427,7 +428,7 @@ SCORES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", SCORES)
 class TestFunctionsOfScores:
-    """Functions that read no tensor, in the loop over blocks of scores."""
+    """Functions that read no tensor, in the loop over blocks of scores, and the logsumexp."""
 
     @pytest.fixture(autouse=True)
     def long(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -439,7 +440,8 @@ class TestFunctionsOfScores:
         cache.clear_cache()
 
     def test_against_math(self, name: str) -> None:
-        mask = and_masks(causal, lambda b, h, m, n: m - n < 9)
+        """With the gradient of the logsumexp; a row sees nothing."""
+        mask = and_masks(causal, lambda b, h, m, n: (m - n < 9) & (m != 5))
         operands = heads(4, 2, length=24, kv_length=24)
         compare(lambda attention, q, k, v: attention(q, k, v, SCORES[name], mask), *operands)
 
@@ -455,15 +457,40 @@ class TestFunctionsOfScores:
             heads(4, 4, length=24, kv_length=24),
         )
         leaves = [x.clone().requires_grad_() for x in tensors]
-        expected = attention_on_cpu(*leaves, SCORES[name], causal)[0]
-        grads = torch.autograd.grad(expected.sin().sum(), leaves)
+        expected, total, _ = attention_on_cpu(*leaves, SCORES[name], causal)
+        grads = torch.autograd.grad(expected.sin().sum() + total.cos().sum(), leaves)
         on_xla = [x.to("xla") for x in tensors]
         for tensor in on_xla:
             spmd.mark_sharding(tensor.requires_grad_(), mesh, spec)
-        made = attention_on_xla(*on_xla, SCORES[name], causal)[0]
-        of_xla = torch.autograd.grad(made.sin().sum(), on_xla)
+        made, logsumexp, _ = attention_on_xla(*on_xla, SCORES[name], causal)
+        of_xla = torch.autograd.grad(made.sin().sum() + logsumexp.cos().sum(), on_xla)
         for one, other in zip((made, *of_xla), (expected, *grads), strict=True):
             check(one, other)
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_sinks(is_long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learned score of each head that no key has: output * sigmoid(logsumexp - sink)."""
+    cache.clear_cache()
+    if is_long:
+        use_blocks(monkeypatch, 5)
+        monkeypatch.setattr(core_attention, "LONG", 1)
+        monkeypatch.setattr(flash, "BLOCK", (8, 7))
+    tensors = [*heads(4, 2, length=24, kv_length=24), torch.randn(4)]
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    q, k, v, sinks = leaves
+    scores = q @ k.repeat_interleave(2, 1).mT / math.sqrt(q.shape[-1])
+    scores = scores.masked_fill(~torch.ones(24, 24, dtype=torch.bool).tril(), -math.inf)
+    columns = torch.cat([scores, sinks[:, None, None].expand(2, 4, 24, 1)], -1)
+    expected = columns.softmax(-1)[..., :-1] @ v.repeat_interleave(2, 1)
+    grads = torch.autograd.grad(expected.sin().sum(), leaves)
+    on_xla = [x.to("xla").requires_grad_() for x in tensors]
+    out, logsumexp, _ = attention_on_xla(*on_xla[:3], None, causal)
+    made = out * torch.sigmoid(logsumexp - on_xla[3][:, None])[..., None]
+    of_xla = torch.autograd.grad(made.sin().sum(), on_xla)
+    for one, other in zip((made, *of_xla), (expected, *grads), strict=True):
+        check(one, other)
+    cache.clear_cache()
 
 
 class TestMemory:

@@ -20,10 +20,11 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.core.sharding.partitioner import compiler_context
-from spmd.ops import sharded
-from spmd.ops.kernels import splash
+from spmd.ops import attention, sharded
+from spmd.ops.kernels import document_ids, splash
 from spmd.ops.kernels.flash import NO_MASK, Masking, Places, Score
-from spmd.ops.kernels.mask_blocks import MaskEquations, causal, equations_of
+from spmd.ops.kernels.mask_blocks import MaskEquations, causal
+from spmd.ops.kernels.mask_reader import equations_of
 
 CASES: dict[str, dict[str, Any]] = {
     "causal": {"is_causal": True},
@@ -380,6 +381,34 @@ class TestMasks:
         for one, other in zip(made, [expected, *expected_grads], strict=True):
             np.testing.assert_allclose(one, other.detach(), rtol, atol)
 
+    @pytest.mark.parametrize("is_joined", [True, False])
+    @pytest.mark.parametrize("name", ["window", "rows that see nothing"])
+    def test_gradient_of_the_logsumexp(
+        self, name: str, is_joined: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        monkeypatch.setattr(splash, "_MOST_OF_PARTS", 1 << 30 if is_joined else 0)
+        *qkv, grad = operands(torch.float32, kv_heads=2)
+        of_sum = torch.randn(grad.shape[:3])
+        arrays = [jnp.asarray(x.numpy()) for x in (*qkv, grad)]
+        mask = by_mask(MASKS[name], 256, 256)
+        how = {"masking": Masking(mask), "scale": 0.25}
+        with compiler_context(), jax.default_matmul_precision("highest"):
+            saved = splash.shard_forward(*arrays[:3], **how)
+            made = splash.shard_backward(*arrays, *saved, jnp.asarray(of_sum.numpy()), **how)[:3]
+        leaves = [x.requires_grad_() for x in qkv]
+        query, key, value = (x.repeat_interleave(4 // x.shape[1], 1) for x in leaves)
+        allowed = torch.tensor(mask(*np.indices((256, 256))))
+        is_out = ~allowed.any(1)
+        scores = (0.25 * query @ key.mT).masked_fill(~allowed, -torch.inf)
+        scores = scores.masked_fill(is_out[:, None], -1e30)
+        output = (scores.softmax(-1) @ value).masked_fill(is_out[:, None], 0)
+        total = scores.logsumexp(-1).masked_fill(is_out, 0)
+        expected = torch.autograd.grad([output, total], leaves, [grad, of_sum])
+        rtol, atol = TOLERANCE[torch.float32]
+        for one, other in zip(made, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol, atol)
+
     @pytest.mark.parametrize("name", ["window", "documents", "rows that see nothing"])
     def test_rows_of_shards(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(splash, "INTERPRET", True)
@@ -415,6 +444,95 @@ class TestMasks:
         assert of_keys * case.joined_columns <= 22 * 512
 
 
+def _same(ids: Any) -> Any:
+    return ids[:, None, :, None] == ids[:, None, None, :]
+
+
+# Of ids [2, 256] or [1, 256], rows and columns; of torch's arrays and jax's.
+DOCUMENTS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "shared, causal": (1, lambda ids, row, column: _same(ids) & (row >= column)),
+    "by sequence, in a window": (
+        2,
+        lambda ids, row, column: _same(ids) & (row >= column) & (row - column < 100),
+    ),
+    "by sequence, alone": (2, lambda ids, row, column: _same(ids)),
+    "padding": (2, lambda ids, row, column: (ids > 1)[:, None, None, :] & (row > -1)),
+    "padding and documents": (
+        2,
+        lambda ids, row, column: (
+            (ids > 1)[:, None, :, None] & (ids > 0)[:, None, None, :] & _same(ids)
+        ),
+    ),
+}
+
+
+class TestDocumentIds:
+    """Ids that are data: the table is made on the device."""
+
+    @pytest.mark.parametrize("is_joined", [True, False])
+    @pytest.mark.parametrize("is_sorted", [True, False])
+    @pytest.mark.parametrize("name", DOCUMENTS)
+    def test_against_cpu(
+        self, name: str, is_sorted: bool, is_joined: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Documents that come again, too; ids of 64 bits; rows that see nothing."""
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        monkeypatch.setattr(splash, "_BLOCKS", (128, 128, 128))
+        monkeypatch.setattr(splash, "_MOST_OF_PARTS", 1 << 30 if is_joined else 0)
+        *qkv, grad = operands(torch.float32, kv_heads=2)
+        batch, mask_of = DOCUMENTS[name]
+        ids = torch.randint(0, 5, (batch, 256))
+        if is_sorted:
+            ids = ids.sort(1)[0]
+        ids[ids == 4] += 1 << 33
+        arrays = [jnp.asarray(x.numpy()) for x in (*qkv, grad)]
+
+        def attend(ids: jax.Array, *arrays: jax.Array) -> Any:
+            at = jnp.arange(256)
+            masking, bias = attention.masking_of(mask_of(ids, at[:, None], at), False, *arrays[:2])
+            assert masking.documents is not None
+            assert not splash.refusal(*arrays[:3], masking, bias, 0.0)
+            ids = document_ids.of_32_bits(*masking.documents.arrays())
+            how = {"masking": masking, "scale": 0.25, "ids": ids}
+            saved = splash.shard_forward(*arrays[:3], **how)
+            return saved[0], *splash.shard_backward(*arrays, *saved, **how)[:3]
+
+        with compiler_context(), jax.default_matmul_precision("highest"):
+            made = jax.jit(attend)(jnp.asarray(ids.numpy()), *arrays)
+        at = torch.arange(256)
+        leaves = [x.requires_grad_() for x in qkv]
+        allowed = mask_of(ids, at[:, None], at)
+        expected = F.scaled_dot_product_attention(*leaves, allowed, scale=0.25, enable_gqa=True)
+        rtol, atol = TOLERANCE[torch.float32]
+        expected_grads = torch.autograd.grad(expected, leaves, grad)
+        for one, other in zip(made, [expected, *expected_grads], strict=True):
+            np.testing.assert_allclose(one, other.detach(), rtol, atol)
+
+    def test_blocks(self) -> None:
+        """Sorted ids leave the blocks of their documents, padding none of its own."""
+        ids = jnp.arange(64)[None] // 16
+        assert (document_ids.visible(ids, ids, (8, 16)) == np.eye(4).repeat(2, 0)).all()
+        assert (document_ids.visible(ids, ids - 2, (16, 16)) == np.eye(4, k=2)).all()
+
+    @pytest.mark.parametrize("name", ["positions", "heads", "a number of both"])
+    def test_other_data(self, name: str) -> None:
+        """Data that is no id."""
+
+        def program(ids: jax.Array, other: jax.Array) -> jax.Array:
+            mask = _same(ids)
+            if name == "positions":
+                mask = mask & (other[:, None, :, None] >= other[:, None, None, :])
+            elif name == "heads":
+                mask = mask & (other[:2, :2] > 0)[..., None, None]
+            else:
+                mask = mask | (other[:, None, None, :] > 0)
+            assert document_ids.Documents.of(mask) is None
+            return mask
+
+        shapes = [jax.ShapeDtypeStruct((2, 256), np.int64)] * 2
+        jax.eval_shape(program, *shapes)
+
+
 class TestFindings:
     """Why attention for a TPU is computed in blocks; nothing where the kernel computes it."""
 
@@ -437,6 +555,23 @@ class TestFindings:
         at = jnp.arange
         assert self.found() == self.found(is_causal=True) == []
         assert self.found(lambda: at(1024)[:, None] - at(1024) < 100, is_causal=True) == []
+
+    @pytest.mark.parametrize("num_sequences", [1, 3])
+    def test_ids_that_are_data(self, num_sequences: int) -> None:
+        """The kernel, which a plan counts as that of one document."""
+        ids = jnp.arange(1024)[None].repeat(num_sequences, 0) // 200
+        q, notes_of = jnp.ones((num_sequences, 2, 1024, 64), jnp.bfloat16), sharded.unused_axes
+
+        def forward(q: jax.Array, ids: jax.Array) -> Any:
+            at = jnp.arange(1024)
+            mask = (ids[:, None, :, None] == ids[:, None, None]) & (at[:, None] >= at)
+            return rule(OP.default)(q, q, q, mask, draw=(jnp.int64(1), jnp.int64(2)))[0]
+
+        facts = sharded.Facts(platform="tpu")
+        with compiler_context(), sharded.tracing(facts), notes_of() as notes:
+            program = jax.jit(forward).trace(q, ids).lower(lowering_platforms=("tpu",)).as_text()
+        assert list(notes) == [("kernel", attention.BY_IDS)]
+        assert "tpu_custom_call" in program and "while" not in program.split("tpu_custom_call")[-1]
 
     def test_blocks(self) -> None:
         at, ones = jnp.arange, jnp.ones((1024, 1024))

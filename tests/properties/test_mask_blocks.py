@@ -20,9 +20,9 @@ from spmd.ops.kernels.mask_blocks import (
     MaskEquations,
     Span,
     causal,
-    equations_of,
     table,
 )
+from spmd.ops.kernels.mask_reader import equations_of
 
 Condition = Callable[[ModuleType, Any, Any], Any]  # of numpy or jax.numpy, rows, columns
 
@@ -235,6 +235,42 @@ class TestTable:
         assert not equations[0].is_known
         ones = np.ones((64 // block, 64 // block))
         assert (found == PART * (np.tril(ones) if is_causal else ones)).all()
+
+
+@pytest.mark.parametrize("form", ["sum", "choice", "lowest"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_bias_of_data_in_a_mask(form: str, dtype: Any) -> None:
+    """What is added to -inf, or not chosen, is hidden; the lowest number, too, beside a number."""
+    equations: list[MaskEquations] = []
+
+    def program(bias: Any) -> Any:
+        at = jnp.arange(64)
+        before = at[:, None] >= at
+        number = jnp.finfo(dtype).min if form == "lowest" else -jnp.inf
+        if form == "sum":
+            mask = bias + jnp.where(before, jnp.asarray(0, dtype), jnp.asarray(number, dtype))
+        else:
+            mask = jnp.where(before, bias, jnp.asarray(number, dtype))
+        equations.append(equations_of(mask).hiding_lowest())
+        return mask
+
+    jax.make_jaxpr(program)(np.zeros((2, 1, 1), dtype))
+    span = Span(0, 64, 16)
+    assert (table(equations, span, span) == PART * np.tri(4)).all()
+
+
+def test_the_lowest_number_in_all_of_a_row() -> None:
+    """Such a row has the mean of all columns, in torch: nothing is hidden."""
+    equations: list[MaskEquations] = []
+
+    def program(bias: Any) -> Any:
+        at = jnp.arange(64)
+        mask = jnp.where(at[:, None] > at, bias, jnp.finfo(jnp.float32).min)
+        equations.append(equations_of(mask).hiding_lowest())
+        return mask
+
+    jax.make_jaxpr(program)(np.zeros((64, 64), np.float32))
+    assert (table(equations, Span(0, 64, 16), Span(0, 64, 16)) == PART).all()
 
 
 def test_a_million_rows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,7 @@ def _step(value: Value) -> Step | None:
                 part = (
                     _block_of(first, block)
                     if is_matrix
-                    else _cut_along(_full(first), places, rank, block)
+                    else _cut_along(full_of(first), places, rank, block)
                 )
                 return lax.broadcast_in_dim(part, block.sizes(shape), places)
 
@@ -181,20 +181,20 @@ def is_computed(matrix: Value) -> bool:
     return True
 
 
-def _full(value: Value) -> jax.Array:
+def full_of(value: Value) -> jax.Array:
     """All of a value that is no matrix."""
     if not isinstance(value, InnerLoop):
         return value
     produced = producer(value)
     assert produced is not None, "is_computed has seen it"
     primitive, params, operands = produced
-    return primitive.bind(*map(_full, operands), **params)
+    return primitive.bind(*map(full_of, operands), **params)
 
 
 def _block_of(value: Value, block: Block) -> jax.Array:
     """The block of a value; of a value that is no matrix, the part that the block needs."""
     step = _step(value) if _is_matrix(value) else None
-    return _cut(_full(value), block) if step is None else step[1](block)
+    return _cut(full_of(value), block) if step is None else step[1](block)
 
 
 def _cut(array: jax.Array, block: Block) -> jax.Array:

@@ -27,7 +27,8 @@ from .. import sharded
 from ..floats import wide
 from ..random import Draw, _mix, bits
 from .computed import Block
-from .mask_blocks import ALL, NONE, PART, MaskEquations, Span, table
+from .document_ids import Documents
+from .mask_blocks import ALL, NONE, PART, MaskEquations, Span, in_causal_order, table
 
 # Rows and columns of one block.
 BLOCK = (256, 256)
@@ -138,13 +139,15 @@ class Masking:
     """The mask of scores, beside a bias.
 
     equations: computed for each block. bounds: those of a bias, as far as they are known. places:
-    of the rows and columns in both. score: of scores before the mask.
+    of the rows and columns in both. score: of scores before the mask. documents: those of a bias of
+    Booleans, for kernels.
     """
 
     equations: MaskEquations | None = None
     bounds: MaskEquations | None = None
     places: Places = ONE_PLACE
     score: Score | None = None
+    documents: Documents | None = None
 
     @property
     def masks(self) -> list[MaskEquations]:
@@ -152,7 +155,7 @@ class Masking:
 
     def refusal(self, bias: jax.Array | None, dropout_p: float) -> str:
         """Why no kernel computes this mask; empty if one may."""
-        if bias is not None:
+        if bias is not None and self.documents is None:
             return "a mask of data" if bias.dtype == jnp.bool_ else "a bias"
         if dropout_p:
             return "dropout"
@@ -160,6 +163,14 @@ class Masking:
             return "a function of scores"
         is_bias = self.equations is not None and self.equations.lines[-1].dtype != "bool"
         return "a bias of positions" if is_bias else ""
+
+    @property
+    def of_kernel(self) -> MaskEquations | None:
+        """What a kernel computes of the mask, beside ids of documents that are data."""
+        rest = None if self.documents is None else self.documents.rest
+        if rest is None:
+            return self.equations
+        return rest if self.equations is None else in_causal_order(rest)
 
     def at(self, places: Places) -> "Masking":
         """The mask of rows and columns at other places."""
@@ -439,6 +450,25 @@ def forward(
     return output / jnp.where(total == 0, jnp.ones_like(total), total)[..., None], logsumexp
 
 
+def delta_of(
+    grad_out: jax.Array,
+    out: jax.Array,
+    logsumexp: jax.Array,
+    grad_logsumexp: jax.Array | None,
+) -> jax.Array:
+    """What each row takes from the gradients of its weights, in the accumulation dtype.
+
+    FlashAttention-2: the sum over l of weights * grad_weights is the row sum of grad_out * out.
+    The derivatives of the logsumexp are the weights, so its gradient is added to theirs.
+    """
+    dtype = wide(out.dtype)
+    delta = jnp.sum(grad_out.astype(dtype) * out.astype(dtype), axis=-1)
+    if grad_logsumexp is None:
+        return delta
+    # A row that sees nothing has no weights, and perhaps no number as a gradient.
+    return delta - jnp.where(jnp.isfinite(logsumexp), grad_logsumexp.astype(dtype), 0)
+
+
 def backward(
     grad_out: jax.Array,
     query: jax.Array,
@@ -446,6 +476,7 @@ def backward(
     value: jax.Array,
     out: jax.Array,
     logsumexp: jax.Array,
+    grad_logsumexp: jax.Array | None,
     bias: jax.Array | None,
     dropout: Dropout | None,
     *,
@@ -456,8 +487,7 @@ def backward(
     """The gradients of query, key, value and, if it is needed, bias, in the accumulation dtype."""
     scores = _Scores.with_block(query, key, bias, masking, scale)
     dtype = wide(query.dtype)
-    # FlashAttention-2: the sum over l of weights * grad_weights is the row sum of grad_out * out.
-    delta = jnp.sum(grad_out.astype(dtype) * out.astype(dtype), axis=-1)
+    delta = delta_of(grad_out, out, logsumexp, grad_logsumexp)
     logsumexp = _no_infinity(logsumexp)
 
     def step(is_all, carry, pair):

@@ -1,8 +1,8 @@
 """The table of a mask's blocks: those that leave no position, some, or all of them.
 
 A mask that a program computes of its rows and columns (`computed`) is read as `MaskEquations`:
-hashable, and evaluated without the program. Interval arithmetic over them bounds the mask on each
-block. A block that is not proved to be of one kind counts as a part.
+hashable, and evaluated without the program (`mask_reader`). Interval arithmetic over them bounds
+the mask on each block. A block that is not proved to be of one kind counts as a part.
 """
 
 import math
@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .computed import SAME, InnerLoop, Value, producer, shape_of
-
 # The kinds of a block. Of the intersection of two masks a block is of the lower kind, unless both
 # are parts.
 NONE, PART, ALL = 0, 1, 2
@@ -27,8 +25,6 @@ _POSITIONS, _CELLS = 1 << 14, 1 << 13
 _COARSE = 16
 # The masks of a batch and its heads that are looked at one by one.
 _MOST_MASKS = 64
-# Elements of a constant that equations may hold.
-_MOST_CONSTANT = 1 << 16
 
 
 class Line(NamedTuple):
@@ -67,6 +63,35 @@ class MaskEquations:
     def is_known(self) -> bool:
         """True if no data is among the lines."""
         return all(line.name != "data" for line in self.lines)
+
+    @property
+    def is_nothing(self) -> bool:
+        """True if all is visible, and nothing is added."""
+        line = self.lines[-1]
+        is_number = line.name == "constant" and not line.axes
+        return is_number and bool(constant_at(line, {}) == (line.dtype == "bool"))
+
+    def hiding_lowest(self) -> "MaskEquations":
+        """The mask with -inf in place of the lowest number of its dtype, where a known condition
+        chooses one of the two, and leaves something else to each row.
+
+        A weight beside such a position is exp(-3e38) = 0, in all but a row of such positions.
+        """
+        *lines, line = self.lines
+        if line.name != "select_n" or line.dtype == "bool" or len(line.operands) != 3:
+            return self
+        which, hidden, seen = line.operands
+        number = lines[hidden]
+        if number.name != "constant" or number.axes or np.dtype(line.dtype).kind in "iu":
+            return self
+        condition = MaskEquations(tuple(reached(lines, which)), self.shape)
+        if constant_at(number, {}) != jax.numpy.finfo(line.dtype).min:
+            return self
+        if not condition.leaves_no_row_out(*self.shape[-2:]):
+            return self
+        infinity = np.array(-np.inf, line.dtype).tobytes(), number.parameter[1]
+        hiding = line._replace(operands=(which, len(lines), seen))
+        return MaskEquations((*lines, number._replace(parameter=infinity), hiding), self.shape)
 
     @property
     def is_shared(self) -> bool:
@@ -139,7 +164,7 @@ class MaskEquations:
             return None
         rows = len(self.shape) - 2
         sides = sorted(self.lines[index].operands, key=lambda i: rows not in self.lines[i].axes)
-        first, second = (MaskEquations(tuple(_reached(self.lines, i)), self.shape) for i in sides)
+        first, second = (MaskEquations(tuple(reached(self.lines, i)), self.shape) for i in sides)
         return first, second
 
     def without_documents(self) -> "MaskEquations | None":
@@ -151,7 +176,7 @@ class MaskEquations:
             return None
         yes = Line("constant", "bool", frozenset(), (), (b"\x01", (1,) * len(self.shape)))
         lines = (*self.lines[:index], yes, *self.lines[index + 1 :])
-        return MaskEquations(tuple(_reached(lines, len(lines) - 1)), self.shape)
+        return MaskEquations(tuple(reached(lines, len(lines) - 1)), self.shape)
 
     def _documents(self) -> int | None:
         """The condition that an integer of rows equals one of columns."""
@@ -231,7 +256,7 @@ def fits(mask: MaskEquations) -> bool:
         elif line.name == "constant":
             if line.axes:
                 return False
-            number = _constant(line, {}).reshape(1)
+            number = constant_at(line, {}).reshape(1)
             bounds.append(Interval(number, number))
         else:
             bounds.append(_interval_of(line, [bounds[i] for i in line.operands]))
@@ -325,7 +350,7 @@ class _Pools:
         parts: dict[int, list[Interval]] = {index: [] for index in known}
         for start in range(0, span.length, step):
             places = np.arange(start, min(start + step, span.length))
-            positions = {**self.leading, axis: _along(axis, span.start + places, self.rank)}
+            positions = {**self.leading, axis: along_axis(axis, span.start + places, self.rank)}
             values = _evaluated(self.lines, positions, np, wanted)
             for index in known:
                 value = np.moveaxis(np.broadcast_to(values[index], np.broadcast_shapes(
@@ -363,7 +388,7 @@ class _Pools:
         return np.broadcast_to(kinds, rows.shape)  # the bounds of data are one for all blocks
 
 
-def _along(axis: int, places: np.ndarray, rank: int) -> np.ndarray:
+def along_axis(axis: int, places: np.ndarray, rank: int) -> np.ndarray:
     """Positions as an array of the mask's rank."""
     return places.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
@@ -382,22 +407,13 @@ def _coarser(bounds: Interval) -> Interval:
     return Interval(_bounds(bounds.low, borders).low, _bounds(bounds.high, borders).high)
 
 
-# -- Equations, read of the values of a program.
-
-
-def equations_of(mask: Value) -> MaskEquations:
-    """The equations of a mask of at least two dims, up to its data."""
-    shape = shape_of(mask)
-    reader = _Reader(len(shape))
-    last = reader.read(mask, tuple(range(len(shape))))
-    # The last line is the mask's, also where it is that of another value.
-    lines = list(reader.lines)
-    return MaskEquations(tuple(_reached(lines, last)), shape)
-
-
-def _reached(lines: Sequence[Line], last: int) -> list[Line]:
+def reached(lines: Sequence[Line], last: int) -> list[Line]:
     """The lines that one of them needs, which comes last, in an order that depends on them
     alone."""
+    return in_order(lines, order_of(lines, last))
+
+
+def order_of(lines: Sequence[Line], last: int) -> dict[int, int]:
     order: dict[int, int] = {}
     stack = [last]
     while stack:
@@ -406,194 +422,14 @@ def _reached(lines: Sequence[Line], last: int) -> list[Line]:
             stack.append(missing[0])
         else:
             order.setdefault(stack.pop(), len(order))
+    return order
+
+
+def in_order(lines: Sequence[Line], order: Mapping[int, int]) -> list[Line]:
     return [
         lines[index]._replace(operands=tuple(order[i] for i in lines[index].operands))
         for index in order
     ]
-
-
-_MIRRORED = {"lt": "gt", "le": "ge"}
-# Numbers that change nothing: of a difference the second.
-_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "and": True, "or": False}
-
-
-class _Reader:
-    """The lines of a mask while its values are read."""
-
-    def __init__(self, rank: int):
-        self.rank = rank
-        self.lines: dict[Line, int] = {}
-        # With the values, as they are named by their ids.
-        self.read_values: dict[object, tuple[int, Value]] = {}
-        self.num_data = 0
-
-    def read(self, value: Value, axes: tuple[int | None, ...]) -> int:
-        """The line of a value; axes: of the mask, along which its dims are."""
-        shape = shape_of(value)
-        axes = tuple(axis if size > 1 else None for axis, size in zip(axes, shape, strict=True))
-        value = _lowered(value)
-        if not isinstance(value, (InnerLoop, jax.core.Tracer)):
-            return self._constant(np.asarray(value), axes)
-        name = (value.var, id(value.scope)) if isinstance(value, InnerLoop) else id(value)
-        if (name, axes) not in self.read_values:
-            self.read_values[name, axes] = self._read(value, axes, shape), value
-        return self.read_values[name, axes][0]
-
-    def _read(self, value: Value, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> int:
-        produced, dtype = producer(value), str(np.dtype(_dtype_of(value)))
-        along = frozenset(axis for axis in axes if axis is not None)
-        if produced is None:
-            return self._data(dtype, along)
-        (primitive, params, operands), rank = produced, len(shape)
-        first = operands[0] if operands else value
-        match primitive.name:
-            case name if name in _VALUES and all(len(shape_of(x)) in (0, rank) for x in operands):
-                if name == "select_n" and len(operands) > 3:
-                    return self._data(dtype, along)
-                lines = [self.read(x, axes if shape_of(x) else ()) for x in operands]
-                return self._line(name, dtype, lines)
-            case name if name in SAME:
-                return self.read(first, axes)
-            case "iota":
-                axis = axes[params["dimension"]]
-                if axis is None:
-                    return self._constant(np.zeros((), dtype), ())
-                return self._add(Line("position", "int64", frozenset((axis,)), parameter=axis))
-            case "broadcast_in_dim":
-                return self.read(first, tuple(axes[dim] for dim in params["broadcast_dimensions"]))
-            case "transpose":
-                order = params["permutation"]
-                return self.read(first, tuple(axes[order.index(dim)] for dim in range(rank)))
-            case "reshape" | "squeeze" | "expand_dims":
-                source = shape_of(first)
-                if [size for size in source if size > 1] == [size for size in shape if size > 1]:
-                    queue = (axis for axis, size in zip(axes, shape, strict=True) if size > 1)
-                    return self.read(first, tuple(next(queue) if n > 1 else None for n in source))
-        known = _known(value)
-        return self._data(dtype, along) if known is None else self._constant(known, axes)
-
-    def _add(self, line: Line) -> int:
-        return self.lines.setdefault(line, len(self.lines))
-
-    def _data(self, dtype: str, axes: frozenset[int]) -> int:
-        self.num_data += 1
-        return self._add(Line("data", dtype, axes, parameter=self.num_data))
-
-    def _constant(self, array: np.ndarray, axes: tuple[int | None, ...]) -> int:
-        if array.size > 1 and (array == array.flat[0]).all():
-            array, axes = array.flat[:1].reshape(()), ()
-        along = [axis for axis in axes if axis is not None]
-        if array.size > _MOST_CONSTANT or len(set(along)) < len(along):
-            return self._data(str(array.dtype), frozenset(along))
-        sizes = [size for size in array.shape if size > 1]
-        shape = [1] * self.rank
-        for axis, size in zip(along, sizes, strict=True):
-            shape[axis] = size
-        order = sorted(range(len(along)), key=along.__getitem__)
-        full = array.reshape(sizes).transpose(order).reshape(shape)
-        parameter = full.tobytes(), tuple(shape)
-        return self._add(Line("constant", str(array.dtype), frozenset(along), parameter=parameter))
-
-    def _line(self, name: str, dtype: str, operands: Sequence[int]) -> int:
-        """The line of a primitive: of constants alone a constant; of a number that changes nothing
-        the other operand."""
-        lines = list(self.lines)
-        sources = [lines[index] for index in operands]
-        if all(line.name == "constant" and not line.axes for line in sources):
-            numbers = [_constant(line, {}) for line in sources]
-            value = np.asarray(_VALUES[name](np, *numbers), dtype)
-            return self._constant(value.reshape(()), ())
-        neutral = _NEUTRAL.get(name) if name not in ("and", "or") or dtype == "bool" else None
-        if neutral is not None:
-            for index, other in ((0, 1), (1, 0)):
-                line = sources[index]
-                is_number = line.name == "constant" and not line.axes and (index or name != "sub")
-                if is_number and _constant(line, {}) == neutral and sources[other].dtype == dtype:
-                    return operands[other]
-        is_position = sources[0].name == "position" and dtype in ("int32", "int64")
-        if name == "convert_element_type" and (is_position or sources[0].dtype == dtype):
-            return operands[0]
-        if name in _MIRRORED:
-            name, operands = _MIRRORED[name], operands[::-1]
-        axes = frozenset().union(*(line.axes for line in sources))
-        return self._add(Line(name, dtype, axes, tuple(operands)))
-
-
-def _lowered(value: Value) -> Value:
-    """A constant, where a tracer is one."""
-    return value.full_lower() if isinstance(value, jax.core.Tracer) else value
-
-
-def _dtype_of(value: Value) -> Any:
-    aval: Any = value.var.aval if isinstance(value, InnerLoop) else value
-    return aval.dtype
-
-
-def _known(value: Value) -> np.ndarray | None:
-    """The elements of a value that a program computes without its arguments; None for another, and
-    for a large one."""
-    value = _lowered(value)
-    if not isinstance(value, (InnerLoop, jax.core.Tracer)):
-        return np.asarray(value)
-    produced = producer(value)
-    if produced is None or math.prod(shape_of(value)) > _MOST_CONSTANT:
-        return None
-    primitive, params, operands = produced
-    arrays = [array for array in map(_known, operands) if array is not None]
-    is_of_device = not operands and primitive.name != "iota"  # its number among others, say
-    if is_of_device or len(arrays) < len(operands):
-        return None
-    if primitive.name == "slice" and params["strides"] in (None, (1,) * len(shape_of(value))):
-        ends = zip(params["start_indices"], params["limit_indices"], strict=True)
-        return arrays[0][tuple(slice(*end) for end in ends)]
-    if primitive.name in ("squeeze", "reshape", "expand_dims"):
-        return arrays[0].reshape(shape_of(value))
-    # By numpy where it can: XLA would compile each of the others.
-    shape, dtype = shape_of(value), _dtype_of(value)
-    if primitive.name in _VALUES:
-        return np.broadcast_to(np.asarray(_VALUES[primitive.name](np, *arrays), dtype), shape)
-    if primitive.name == "iota":
-        along = np.arange(shape[params["dimension"]], dtype=dtype)
-        return np.broadcast_to(_along(params["dimension"], along, len(shape)), shape)
-    if primitive.name == "broadcast_in_dim":
-        sizes = np.ones(len(shape), int)
-        sizes[list(params["broadcast_dimensions"])] = arrays[0].shape
-        return np.broadcast_to(arrays[0].reshape(sizes), shape)
-    with jax.ensure_compile_time_eval():
-        return np.asarray(primitive.bind(*arrays, **params))
-
-
-def soft_cap_of(value: Value, score: Value) -> float | None:
-    """c, of a value that is c * tanh(score / c)."""
-    outer = _scaled(value)
-    if outer is None or (produced := producer(outer[0])) is None or produced[0].name != "tanh":
-        return None
-    inner = _scaled(produced[2][0])
-    if inner is None or _bare(inner[0]) is not _bare(score):
-        return None
-    return outer[1] if math.isclose(outer[1] * inner[1], 1, rel_tol=1e-6) else None
-
-
-def _bare(value: Value) -> Value:
-    """A value before it is converted to other floats."""
-    produced = producer(value)
-    is_cast = produced is not None and produced[0].name in ("convert_element_type", *SAME)
-    return _bare(produced[2][0]) if produced is not None and is_cast else value
-
-
-def _scaled(value: Value) -> tuple[Value, float] | None:
-    """The factors of a product, or quotient, with a known number."""
-    produced = producer(_bare(value))
-    if produced is None or produced[0].name not in ("mul", "div"):
-        return None
-    for index in (1, 0) if produced[0].name == "mul" else (1,):
-        number = _known(produced[2][index])
-        if number is not None and number.size == 1 and number.item() != 0:
-            factor = float(number.item())
-            return _bare(produced[2][1 - index]), factor if produced[
-                0
-            ].name == "mul" else 1 / factor
-    return None
 
 
 # -- Values: of numpy on the host, of jax inside a kernel.
@@ -621,7 +457,7 @@ def _remainder(numpy: ModuleType, x: Any, y: Any) -> Any:
 
 
 Rule = Callable[..., Any]
-_VALUES: dict[str, Rule] = {
+VALUES: dict[str, Rule] = {
     "add": lambda numpy, x, y: x + y,
     "sub": lambda numpy, x, y: x - y,
     "mul": lambda numpy, x, y: x * y,
@@ -664,9 +500,9 @@ def _evaluated(
         if line.name == "position":
             value = positions[line.parameter]
         elif line.name == "constant":
-            value = _constant(line, positions)
+            value = constant_at(line, positions)
         else:
-            value = _VALUES[line.name](numpy, *(values[i] for i in line.operands))
+            value = VALUES[line.name](numpy, *(values[i] for i in line.operands))
         values[index] = numpy.asarray(value, _dtype(line.dtype, numpy))
     return values
 
@@ -678,7 +514,7 @@ def _dtype(name: str, numpy: ModuleType) -> np.dtype:
     return np.dtype(np.int32 if np.dtype(name).kind in "iu" else np.float32)
 
 
-def _constant(line: Line, positions: Mapping[int, Any]) -> Any:
+def constant_at(line: Line, positions: Mapping[int, Any]) -> Any:
     """A constant at positions of its axes."""
     content, shape = line.parameter
     array = np.frombuffer(content, line.dtype).reshape(shape)
@@ -691,6 +527,11 @@ def _constant(line: Line, positions: Mapping[int, Any]) -> Any:
 _ANY = Interval(np.zeros(1, np.bool_), np.ones(1, np.bool_))
 
 
+def _any_float(dtype: np.dtype) -> Interval:
+    infinity = np.full(1, np.inf, dtype)
+    return Interval(-infinity, infinity)
+
+
 def _interval_of(line: Line, operands: Sequence[Interval | None]) -> Interval | None:
     """The bounds of a line from those of its operands; None: unknown."""
     dtype = np.dtype(line.dtype)
@@ -699,6 +540,12 @@ def _interval_of(line: Line, operands: Sequence[Interval | None]) -> Interval | 
         return _ANY if x is None or y is None else Interval(*_COMPARISONS[line.name](x, y))
     if dtype == np.bool_:
         operands = [_ANY if x is None else x for x in operands]
+    elif dtype.kind not in "iu" and line.name in ("add", "select_n"):
+        first = line.name == "select_n"
+        operands = [
+            _any_float(dtype) if x is None and (i or not first) else x
+            for i, x in enumerate(operands)
+        ]
     if line.name == "select_n":
         return _selected(*operands)
     rule = (_LOGIC if dtype == np.bool_ else {}).get(line.name) or _INTERVALS.get(line.name)
@@ -716,7 +563,7 @@ def _in_range(dtype: np.dtype, low: np.ndarray, high: np.ndarray) -> Interval | 
         limits = np.iinfo(dtype)
         if (low < max(limits.min, -(2**61))).any() or (high > min(limits.max, 2**61)).any():
             return None
-    elif dtype.kind == "f" and (np.isnan(low) | np.isnan(high)).any():
+    elif dtype.kind not in "iub" and (np.isnan(low) | np.isnan(high)).any():
         return None
     return Interval(low.astype(dtype), high.astype(dtype))
 
@@ -786,6 +633,16 @@ def _corners(function: Rule) -> Rule:
     return rule
 
 
+def _sum(dtype: np.dtype, x: Interval, y: Interval) -> tuple[np.ndarray, np.ndarray]:
+    low, high = _wide(x.low) + _wide(y.low), _wide(x.high) + _wide(y.high)
+    if dtype.kind in "iub":
+        return low, high
+    # What is added to -inf is hidden, whatever is known of it.
+    return low, np.where(
+        (x.high == -np.inf) | (y.high == -np.inf), x.high.dtype.type(-np.inf), high
+    )
+
+
 def _product(dtype: np.dtype, x: Interval, y: Interval) -> tuple[np.ndarray, np.ndarray] | None:
     if dtype.kind in "iu":
         largest = [float(np.abs(_wide(side)).max()) for side in (*x, *y)]
@@ -840,7 +697,7 @@ def _converted(dtype: np.dtype, x: Interval) -> tuple[np.ndarray, np.ndarray] | 
 
 
 _INTERVALS: dict[str, Rule] = {
-    "add": lambda dtype, x, y: (_wide(x.low) + _wide(y.low), _wide(x.high) + _wide(y.high)),
+    "add": _sum,
     "sub": lambda dtype, x, y: (_wide(x.low) - _wide(y.high), _wide(x.high) - _wide(y.low)),
     "mul": _product,
     "div": _quotient,

@@ -4,8 +4,8 @@ on which devices.
 The kernel (`jax.experimental.pallas.ops.tpu.splash_attention`) processes the scores in blocks in
 the chip's fast memory and skips masked blocks. No partitioner can place it, so it runs under
 `jax.shard_map`, each device with its own batch and heads. Its public function differentiates by
-running the forward again, whose results torch's backward has at hand, so the operation behind it is
-called here.
+running the forward again, whose results torch's backward has at hand, so the operations behind it
+are called here.
 """
 
 import functools
@@ -13,6 +13,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -28,12 +29,15 @@ from jax.interpreters import mlir
 from .. import sharded
 from ..partition import per_shard
 from ..registry import Function
-from .flash import Masking, Places
+from .document_ids import of_32_bits, visible
+from .flash import Masking, Places, delta_of
 from .mask_blocks import NONE, MaskEquations
 
 Arrays = tuple[jax.Array, ...]
 Shapes = tuple[jax.ShapeDtypeStruct, ...]
 Otherwise = Callable[..., tuple[jax.Array | None, ...]]
+# Ids of documents of rows and of columns, that are data.
+Ids = tuple[jax.Array, jax.Array] | None
 
 # Rows and columns of one block, the largest of these that divides the length: measured in
 # docs/decisions/attention.md. float32 takes the next smaller, or it would not fit.
@@ -45,18 +49,13 @@ _BLOCKS, _LANES = (512, 256, 128), 128
 _MOST_OF_PARTS, _WORTH_NARROWER = 1 << 30, {4: 0.92, 2: 0.7}
 # Logsumexps below this are those of rows that see nothing.
 _LOWEST = -1e37
-_BACKWARD = (
-    "save_residuals",
-    "mask_value",
-    "is_mqa",
-    "block_sizes",
-    "residual_checkpoint_name",
-    "mask_function",
-    "attn_logits_soft_cap",
-    "interpret",
-    "res",
-    "do",
-)
+# The parameters of the kernel's backward that are those of its forward; and all of both functions.
+_OPTIONS = ("is_mqa", "mask_value", "attn_logits_soft_cap", "mask_function", "interpret")
+_OF_BACKWARD = {
+    *("q", "k", "v", "segment_ids", "sinks", "logsumexp", "do", "di", "bq", "bkv", "mask_info"),
+    *("q_layout", "k_layout", "v_layout", *_OPTIONS),
+}
+_OF_KEYS = {"bkv_compute", "use_fused_bwd_kernel"}
 
 
 def refusal(
@@ -83,6 +82,8 @@ def refusal(
         return f"heads of width {query.shape[-1]}"
     if key.shape[1] != value.shape[1]:
         return "other heads of values than of keys"
+    if masking.documents is not None and not _is_there():
+        return "ids of documents that are data"
     mask, places = masking.equations, masking.places
     if mask is not None and (places.traced or any(start and start[1] for start in places.starts)):
         rest = mask.without_documents()
@@ -135,21 +136,22 @@ class AttentionDevices:
     def run(
         self,
         body: Function,
-        *arrays: jax.Array,
-        bias: jax.Array | None = None,
+        *arrays: jax.Array | None,
+        bias: Any = None,
         is_backward: bool = False,
     ) -> tuple[jax.Array | None, ...]:
         """`body(*arrays, bias, row shard)` of each device's batch, heads and rows; keys and values
         are gathered.
 
         arrays: query, key, value, then arrays with the rows of the queries. bias: of four dims, or
-        None. The results have these rows, or are the gradients of query, key, value and bias, which
-        are summed here.
+        None, or arrays of one such shape. The results have these rows, or are the gradients of
+        query, key, value and bias, which are summed here.
         """
         if self.mesh is None:
             return body(*arrays, bias, 0)
         query, key, value, *of_rows = arrays
-        of_bias = (1,) * 4 if bias is None else bias.shape
+        assert query is not None and key is not None and value is not None
+        of_bias = (1,) * 4 if bias is None else jax.tree.leaves(bias)[0].shape
         operands = "b h s d, b h t d, b h t e, " + "b h s, " * len(of_rows) + "b h s t"
         results = "b h s d, b h t d, b h t e, b h s t" if is_backward else "b h s e, b h s"
         of_output = [(*query.shape[:3], value.shape[-1]), query.shape[:3]]
@@ -180,9 +182,10 @@ def forward(
     output = jax.ShapeDtypeStruct((*query.shape[:3], value.shape[-1]), query.dtype)
     logsumexp = jax.ShapeDtypeStruct(query.shape[:3], jnp.float32)
     body = partial(_shard_of_rows, shard_forward, masking, devices.num_row_shards, scale=scale)
-    return when_lowered(
-        partial(devices.run, body), otherwise, (output, logsumexp), query, key, value
-    )
+    run = partial(_with_ids, partial(devices.run, body))
+    otherwise = partial(_without_ids, otherwise)
+    ids = None if masking.documents is None else masking.documents.arrays()
+    return when_lowered(run, otherwise, (output, logsumexp), query, key, value, ids)
 
 
 def backward(
@@ -192,6 +195,7 @@ def backward(
     grad_out: jax.Array,
     out: jax.Array,
     logsumexp: jax.Array,
+    grad_logsumexp: jax.Array | None = None,
     *,
     masking: Masking,
     scale: float,
@@ -201,14 +205,25 @@ def backward(
     """The gradients of query, key and value, and None for the bias."""
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value))
     body = partial(_shard_of_rows, shard_backward, masking, devices.num_row_shards, scale=scale)
-    run = partial(devices.run, body, is_backward=True)
-    return *when_lowered(run, otherwise, results, query, key, value, grad_out, out, logsumexp), None
+    run = partial(_with_ids, partial(devices.run, body, is_backward=True))
+    ids = None if masking.documents is None else masking.documents.arrays()
+    arrays = query, key, value, grad_out, out, logsumexp, grad_logsumexp, ids
+    return *when_lowered(run, partial(_without_ids, otherwise), results, *arrays), None
 
 
-def when_lowered(
-    body: Function, otherwise: Otherwise, results: Shapes, *operands: jax.Array
-) -> Arrays:
-    def run(*operands: jax.Array) -> tuple[jax.Array | None, ...]:
+def _with_ids(run: Function, *operands: Any) -> Arrays:
+    """Ids of rows as an array of rows, those of columns in place of a bias."""
+    *arrays, ids = operands
+    of_rows, of_columns = (None, None) if ids is None else ids
+    return run(*arrays, of_rows, bias=of_columns)
+
+
+def _without_ids(otherwise: Otherwise, *operands: Any) -> tuple[jax.Array | None, ...]:
+    return otherwise(*operands[:-1])
+
+
+def when_lowered(body: Function, otherwise: Otherwise, results: Shapes, *operands: Any) -> Arrays:
+    def run(*operands: Any) -> tuple[jax.Array | None, ...]:
         return (body if _is_there() else otherwise)(*operands)[: len(results)]
 
     return late(run, results, *operands)
@@ -222,23 +237,30 @@ INTERPRET = False
 
 def _shard_of_rows(function, masking, num_row_shards, *arrays, scale):
     """The kernel of one shard of the rows."""
-    *arrays, _, shard = arrays
+    *arrays, of_rows, of_columns, shard = arrays
     rows = arrays[0].shape[2]
     starts = tuple((number * rows, 0) for number in range(num_row_shards))
-    return function(*arrays, masking=masking.at(Places(starts, shard)), scale=scale)
+    ids = None if of_rows is None else of_32_bits(of_rows, of_columns)
+    return function(*arrays, masking=masking.at(Places(starts, shard)), scale=scale, ids=ids)
 
 
-def shard_forward(query, key, value, *, masking, scale):
+def shard_forward(query, key, value, *, masking, scale, ids=None):
+    """(output, logsumexp) of one device. ids: of documents, [batch or 1, rows] and [batch or 1,
+    columns], of 32 bits."""
     case = _Case.of(query, key, value, masking, scale)
     with jax.enable_x64(False):  # the kernel's own indices are of 32 bits
-        return _run_forward(query, key, value, jnp.int32(masking.places.index), case=case)
+        return _run_forward(query, key, value, jnp.int32(masking.places.index), ids, case=case)
 
 
-def shard_backward(query, key, value, grad_out, out, logsumexp, *, masking, scale):
+def shard_backward(
+    query, key, value, grad_out, out, logsumexp, grad_logsumexp=None, *, masking, scale, ids=None
+):
+    """The gradients of query, key and value, and None for the bias, of one device."""
     case = _Case.of(query, key, value, masking, scale)
-    arrays = query, key, value, grad_out, out, logsumexp
+    delta = delta_of(grad_out, out, logsumexp, grad_logsumexp)
+    arrays = query, key, value, grad_out, delta, logsumexp
     with jax.enable_x64(False):
-        return *_run_backward(*arrays, jnp.int32(masking.places.index), case=case), None
+        return *_run_backward(*arrays, jnp.int32(masking.places.index), ids, case=case), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +287,7 @@ class _Case:
         scale: float,
     ) -> "_Case":
         is_large = query.dtype == jnp.float32
-        lengths, mask = (query.shape[2], key.shape[2]), masking.equations
+        lengths, mask = (query.shape[2], key.shape[2]), masking.of_kernel
         # unmasked rows have no place
         starts = ((0, 0),) if mask is None else masking.places.starts
         query_bytes = math.prod(query.shape) * query.dtype.itemsize
@@ -273,7 +295,7 @@ class _Case:
         how = soft_cap, scale, is_large, INTERPRET, query_bytes
         return _Case(query.shape[1], lengths, starts, mask, *how)
 
-    def kernel(self, place: jax.Array) -> Any:
+    def kernel(self, place: jax.Array, ids: Ids = None) -> Any:
         """The kernel with the mask at one of the places."""
         splash, (rows, columns), joined = _module("kernel"), self.block, self.joined_columns
         backward = (
@@ -289,9 +311,10 @@ class _Case:
             block_kv_dkv_compute=columns,
             **backward,
         )
-        forward = self._mask_info(columns, place, _by_rows)
-        of_keys = self._mask_info(joined or columns, place, _all if joined else _by_columns)
-        rest = None if self.mask is None else self.mask.without_documents()
+        forward = self._mask_info(columns, place, _by_rows, ids)
+        layout = _all if joined else _by_columns
+        of_keys = self._mask_info(joined or columns, place, layout, ids)
+        rest = self._rest(ids)
         return splash.SplashAttentionKernel(
             forward,
             None if joined else forward,
@@ -306,18 +329,32 @@ class _Case:
             interpret=self.interpret,
         )
 
-    def _mask_info(self, width: int, place: jax.Array, layout: "Layout") -> Any:
+    def _rest(self, ids: Ids) -> MaskEquations | None:
+        """The mask without the documents that the kernel has as ids."""
+        if self.mask is None or ids is not None:
+            return self.mask
+        return self.mask.without_documents()
+
+    def _mask_info(self, width: int, place: jax.Array, layout: "Layout", ids: Ids) -> Any:
         """The blocks of a width that are computed at a place, as the kernel reads them."""
         info = _module("mask_info").MaskInfo
-        if self.mask is None:
+        if self.mask is None and ids is None:
             return info(None, None, None, None, None)
 
         def cut(blocks: np.ndarray) -> jax.Array:
             size = blocks.shape[1] // len(self.starts)
             return lax.dynamic_slice_in_dim(jnp.asarray(blocks), place * size, size, 1)
 
-        next_data, kinds = map(cut, layout(np.stack(self._tables(width))))
-        rest = self.mask.without_documents()
+        tables = np.stack(self._tables(width))
+        if ids is None:
+            next_data, kinds = map(cut, map(_small, layout(tables, _most(tables, layout), np)))
+        else:
+            # On the device; as long as the known mask has it.
+            of_place = cut(tables.reshape(1, -1, tables.shape[2]))
+            of_ids = visible(*ids, (self.block[0], width))
+            of_place = jnp.where(of_ids, of_place, NONE)
+            next_data, kinds = layout(of_place, _most(tables, layout), jnp)
+        rest = self._rest(ids)
         rows = None
         if rest is not None:
             row, column = self._start(place)
@@ -333,8 +370,10 @@ class _Case:
     def _start(self, place: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
         return Places(self.starts, place).start
 
-    def documents(self, place: jax.Array) -> Any:
+    def documents(self, place: jax.Array, ids: Ids = None) -> Any:
         """The ids that rows and columns must share, as the kernel reads them; None without."""
+        if ids is not None:
+            return _module("kernel").SegmentIds(*ids)
         sides = None if self.mask is None else self.mask.documents()
         if sides is None:
             return None
@@ -342,11 +381,18 @@ class _Case:
             start + lax.iota(jnp.int32, length)
             for start, length in zip(self._start(place), self.lengths, strict=True)
         )
-        ids = (
-            jnp.broadcast_to(side(rows, columns, jnp), x.shape).astype(jnp.int32)
-            for side, x in zip(sides, (rows, columns), strict=True)
+        return _module("kernel").SegmentIds(
+            *(
+                jnp.broadcast_to(side(rows, columns, jnp), x.shape).astype(jnp.int32)
+                for side, x in zip(sides, (rows, columns), strict=True)
+            )
         )
-        return _module("kernel").SegmentIds(*ids)
+
+    def stated(self, width: int, ids: Ids) -> AbstractContextManager[Any]:
+        """The scope of a kernel's call. Of ids that are data a plan knows no blocks: it counts the
+        share of the scores that is stated here, as of one document."""
+        share = self._computed(width) / math.prod(self.lengths)
+        return nullcontext() if ids is None else jax.named_scope(f"share={share:.4f}")
 
     @property
     def may_leave_rows_out(self) -> bool:
@@ -407,45 +453,53 @@ class InKernel:
 
 
 # From the tables [places, row blocks, column blocks] two arrays [1, blocks of all places, blocks]:
-# of each step of a kernel's grid the block to read, and its kind.
-Layout = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+# of each step of a kernel's grid the block to read, and its kind. most: the steps of a row or
+# column. By numpy, or by jax.numpy of a table that is made on the device.
+Layout = Callable[[Any, int, ModuleType], tuple[Any, Any]]
 
 
-def _by_rows(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _most(tables: np.ndarray, layout: Layout) -> int:
+    """The blocks of the row, or column, with most."""
+    return max(1, int(np.count_nonzero(tables, axis=2 if layout is _by_rows else 1).max()))
+
+
+def _by_rows(tables: Any, most: int, numpy: ModuleType) -> tuple[Any, Any]:
     """Of each row block its visible column blocks, then the last of them again, which is not
     computed."""
-    counts = np.count_nonzero(tables, axis=2)
-    order = np.argsort(tables == NONE, axis=2, kind="stable")[..., : max(1, counts.max())]
-    steps = np.arange(order.shape[2])
-    last = np.maximum(counts - 1, 0)[..., None]
-    blocks = np.take_along_axis(order, np.minimum(steps, last), 2)
-    kinds = np.where(steps < counts[..., None], np.take_along_axis(tables, order, 2), NONE)
-    return tuple(_small(x.reshape(1, -1, x.shape[2])) for x in (blocks, kinds))  # type: ignore[return-value]
+    counts = numpy.count_nonzero(tables, axis=2)
+    order = numpy.argsort(tables == NONE, axis=2, stable=True)[..., :most]
+    steps = numpy.arange(most)
+    last = numpy.maximum(counts - 1, 0)[..., None]
+    blocks = numpy.take_along_axis(order, numpy.minimum(steps, last), 2)
+    kinds = numpy.where(steps < counts[..., None], numpy.take_along_axis(tables, order, 2), NONE)
+    return blocks.reshape(1, -1, most), kinds.reshape(1, -1, most)
 
 
-def _by_columns(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _by_columns(tables: Any, most: int, numpy: ModuleType) -> tuple[Any, Any]:
     """Of each column block its visible row blocks, the first of them before, which is
     not computed."""
-    counts = np.count_nonzero(tables, axis=1)
-    most = max(1, counts.max())
-    order = np.argsort(tables == NONE, axis=1, kind="stable")[:, :most]
-    steps = np.arange(most)[:, None] - (most - counts)[:, None]
-    blocks = np.take_along_axis(order, np.maximum(steps, 0), 1)
-    kinds = np.where(steps >= 0, np.take_along_axis(tables, blocks, 1), NONE)
-    return tuple(_small(x.reshape(1, -1, x.shape[2])) for x in (blocks, kinds))  # type: ignore[return-value]
+    counts = numpy.count_nonzero(tables, axis=1)
+    order = numpy.argsort(tables == NONE, axis=1, stable=True)[:, :most]
+    steps = numpy.arange(most)[:, None] - (most - counts)[:, None]
+    blocks = numpy.take_along_axis(order, numpy.maximum(steps, 0), 1)
+    kinds = numpy.where(steps >= 0, numpy.take_along_axis(tables, blocks, 1), NONE)
+    return blocks.reshape(1, -1, blocks.shape[2]), kinds.reshape(1, -1, blocks.shape[2])
 
 
-def _all(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _all(tables: Any, most: int, numpy: ModuleType) -> tuple[Any, Any]:
     """All blocks, column by column; in place of one that is not computed the next one is read."""
-    blocks = np.empty(tables.shape, np.int32)
-    for of_shard, kinds in zip(blocks, tables, strict=True):
-        visible = np.flatnonzero(kinds.T)
-        steps = np.arange(kinds.size)
-        following = (
-            visible[np.searchsorted(visible, steps) % visible.size] if visible.size else steps
-        )
-        of_shard[:] = (following % kinds.shape[0]).reshape(kinds.T.shape).T
-    return tuple(_small(x.reshape(1, -1, x.shape[2])) for x in (blocks, tables))  # type: ignore[return-value]
+    places, rows, columns = tables.shape
+    steps = numpy.arange(rows * columns)
+    visible_steps = numpy.where(
+        tables.swapaxes(1, 2).reshape(places, -1) != NONE, steps, steps.size
+    )
+    behind = visible_steps[:, ::-1]
+    nearest = np.minimum.accumulate(behind, 1) if numpy is np else lax.cummin(behind, 1)
+    first = visible_steps.min(1, keepdims=True)
+    following = numpy.where(nearest[:, ::-1] == steps.size, first, nearest[:, ::-1])
+    blocks = numpy.where(following == steps.size, steps, following) % rows
+    blocks = blocks.reshape(places, columns, rows).swapaxes(1, 2)
+    return blocks.reshape(1, -1, columns), tables.reshape(1, -1, columns)
 
 
 def _small(array: np.ndarray) -> np.ndarray:
@@ -457,12 +511,15 @@ def _small(array: np.ndarray) -> np.ndarray:
 
 # Traced once for all isomorphic layers.
 @partial(jax.jit, static_argnames="case")
-def _run_forward(query, key, value, place, *, case):
-    kernel, documents = case.kernel(place), case.documents(place)
-    output, (logsumexp,) = jax.vmap(lambda *x: kernel(*x, documents))(
-        case.scaled(query), key, value
-    )
-    if case.may_leave_rows_out:
+def _run_forward(query, key, value, place, ids, *, case):
+    def attend(query, key, value, ids):
+        with case.stated(case.block[1], ids):
+            return case.kernel(place, ids)(query, key, value, case.documents(place, ids))
+
+    ids, axis = _of_batch(ids, query)
+    in_axes = 0, 0, 0, axis
+    output, (logsumexp,) = jax.vmap(attend, in_axes)(case.scaled(query), key, value, ids)
+    if ids is not None or case.may_leave_rows_out:
         # A row without a visible block is not a number, another one a mean.
         is_out = jnp.isnan(logsumexp) | (logsumexp < _LOWEST)
         output = jnp.where(is_out[..., None], 0, output)
@@ -471,19 +528,50 @@ def _run_forward(query, key, value, place, *, case):
 
 
 @partial(jax.jit, static_argnames="case")
-def _run_backward(query, key, value, grad_out, out, logsumexp, place, *, case):
-    kernel, documents = case.kernel(place), case.documents(place)
-    options = {**kernel.kwargs, "save_residuals": False}
-    if case.may_leave_rows_out:  # the weights of such a row are zero
+def _run_backward(query, key, value, grad_out, delta, logsumexp, place, ids, *, case):
+    splash, layouts = _module("kernel"), ("q_layout", "k_layout", "v_layout")
+    if ids is not None or case.may_leave_rows_out:  # the weights of such a row are zero
         logsumexp = jnp.where(logsumexp == -jnp.inf, jnp.inf, logsumexp)
 
-    def pull(query, key, value, grad_out, out, logsumexp):
-        masks = kernel.dq_mask_info, kernel.dkv_mask_info
-        saved = query, key, value, documents, None, out, logsumexp, *masks
-        return _module("kernel")._splash_attention_bwd(res=saved, do=grad_out, **options)[3:6]
+    def pull(query, key, value, grad_out, delta, logsumexp, ids):
+        kernel, documents = case.kernel(place, ids), case.documents(place, ids)
+        sizes = kernel.kwargs["block_sizes"]
+        options = {name: kernel.kwargs[name] for name in _OPTIONS}
+        options |= {name: getattr(sizes, name) for name in layouts}
+        arrays = query, key, value, documents, None, logsumexp, grad_out, delta
+        with case.stated(sizes.block_kv_dkv, ids):
+            grad_query, *grads = splash._splash_attention_bwd_dkv(
+                *arrays,
+                bq=sizes.block_q_dkv,
+                bkv=sizes.block_kv_dkv,
+                bkv_compute=sizes.block_kv_dkv_compute,
+                mask_info=kernel.dkv_mask_info,
+                use_fused_bwd_kernel=sizes.use_fused_bwd_kernel,
+                **options,
+            )
+        if grad_query is None:
+            with case.stated(sizes.block_kv_dq, ids):
+                grad_query = splash._splash_attention_bwd_dq(
+                    *arrays,
+                    bq=sizes.block_q_dq,
+                    bkv=sizes.block_kv_dq,
+                    mask_info=kernel.dq_mask_info,
+                    **options,
+                )
+        return grad_query, *grads
 
-    grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)
+    ids, axis = _of_batch(ids, query)
+    arrays = case.scaled(query), key, value, grad_out, delta, logsumexp
+    grad_query, *grads = jax.vmap(pull, (*(0,) * 6, axis))(*arrays, ids)
     return case.scaled(grad_query), *grads
+
+
+def _of_batch(ids: Ids, query: jax.Array) -> tuple[Ids, int | None]:
+    """Ids for `jax.vmap` over the batch, and the axis along which they are mapped."""
+    if ids is None or max(map(len, ids)) == 1:
+        return (None if ids is None else (ids[0][0], ids[1][0])), None
+    rows, columns = (jnp.broadcast_to(x, (len(query), x.shape[1])) for x in ids)
+    return (rows, columns), 0
 
 
 def _module(name: str) -> ModuleType:
@@ -497,8 +585,13 @@ def _module(name: str) -> ModuleType:
 def _is_there() -> bool:
     """True if this jax has the kernel in the form that is called here: its backward is private to
     jax."""
-    backward = getattr(_module("kernel"), "_splash_attention_bwd", None)
-    return backward is not None and tuple(inspect.signature(backward).parameters) == _BACKWARD
+    functions = {"_splash_attention_bwd_dkv": _OF_BACKWARD | _OF_KEYS}
+    functions["_splash_attention_bwd_dq"] = _OF_BACKWARD
+    return all(
+        (function := getattr(_module("kernel"), name, None)) is not None
+        and set(inspect.signature(function).parameters) == parameters
+        for name, parameters in functions.items()
+    )
 
 
 # -- Functions that are traced when they are lowered: `jax.lax.platform_dependent` traces the

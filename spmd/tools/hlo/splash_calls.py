@@ -40,8 +40,8 @@ def attention_flops(module: Module, computation: Computation, line: Instruction)
 
 def computed_share(module: Module, computation: Computation, line: Instruction) -> float | None:
     """The share of all scores in the blocks that the mask leaves, on the device with most; a block
-    is computed whole. None: the program computes the mask, or the call does not state its block
-    sizes."""
+    is computed whole. None: the program computes the mask and states no share, or the call does
+    not state its block sizes."""
     shapes = [hlo_text.arrays(computation.by_name[name].shape)[0] for name in line.operands]
     # Before the queries: the next block to read, the kind of each block (0: masked), the next
     # partial mask.
@@ -56,6 +56,8 @@ def computed_share(module: Module, computation: Computation, line: Instruction) 
     kinds, dims = _constant(module, computation, line.operands[1]), info[1][1]
     if kinds is not None and kinds.size == math.prod(dims):
         kinds = kinds.reshape(dims)
+    if kinds is None and (stated := _SHARE.search(line.scope)):
+        return float(stated[1])
     if kinds is None or len(sides) != 2 or kinds.ndim != len(dims):
         return None
     # Of each dim the devices, and the blocks of one of them.
@@ -67,6 +69,11 @@ def computed_share(module: Module, computation: Computation, line: Instruction) 
     blocks = np.count_nonzero(kinds.reshape(shards), axis=(1, 3, 5)).max() / dims[0]
     query, key, _ = _operands(computation, line)
     return float(blocks) * math.prod(map(int, sides)) / (query[-2] * key[-2])
+
+
+# The share of a call whose blocks depend on data, as its caller states it
+# (`ops/kernels/splash.py`).
+_SHARE = re.compile(r"\bshare=([\d.]+)")
 
 
 def _part(line: Instruction) -> str:

@@ -34,7 +34,7 @@ KNOWN_MASK = "spmd.known_mask"
 
 # The ops from positions to a mask: factories, elementwise ops, changes of shape, and lookups.
 _OPS = frozenset((
-    "arange", "full", "full_like", "new_full", "zeros", "zeros_like", "new_zeros", "ones",
+    "arange", "fill_", "full", "full_like", "new_full", "zeros", "zeros_like", "new_zeros", "ones",
     "ones_like", "new_ones", "scalar_tensor", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub",
     "rsub", "mul", "div", "floor_divide", "remainder", "fmod", "neg", "abs", "sign", "sgn",
     "floor", "minimum", "maximum", "clamp", "clamp_min", "clamp_max", "where", "masked_fill",
@@ -116,10 +116,27 @@ _known = WeakTensorKeyDictionary()
 
 def known_mask(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> Any:
     """The mask of long attention with its numbers; another as it is."""
-    if type(mask) is not XlaTensor or mask.requires_grad or mask.dim() < 2:
+    if type(mask) is not XlaTensor or mask.dim() < 2:
         return mask
     if mask.shape[-2:] != (query.shape[-2], key.shape[-2]) or not is_long(query, key):
         return mask
+    return _WithNumbers.apply(mask) if mask.requires_grad else _with_numbers(mask)
+
+
+class _WithNumbers(torch.autograd.Function):
+    """A mask with its numbers: its gradient is that of the mask."""
+
+    @staticmethod
+    def forward(ctx: Any, mask: XlaTensor) -> torch.Tensor:
+        known = _with_numbers(mask)
+        return mask.view_as(mask) if known is mask else known
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
+        return arriving[0]
+
+
+def _with_numbers(mask: XlaTensor) -> torch.Tensor:
     enter_thread()
     with LOCK:
         value, storage = operand(mask), mask._storage
@@ -132,7 +149,7 @@ def known_mask(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor
         if known.op is None:
             return mask
         operands = [value, *known.outside]
-        return tensors_of(record_here(known.op, operands, (), sys._getframe(1), graph_task()))[0]
+        return tensors_of(record_here(known.op, operands, (), sys._getframe(2), graph_task()))[0]
 
 
 def _op_of(value: Value) -> tuple[OpSpec, Sequence[Value]] | tuple[()]:

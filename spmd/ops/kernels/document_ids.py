@@ -1,0 +1,189 @@
+"""Documents whose ids are data: the ids of a mask's rows and columns, and the blocks that they
+leave, by the lowest and the highest id of each block, on the device.
+
+Not here: ids that are known, which are equations of a mask (`mask_blocks`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .computed import Value, full_of
+from .mask_blocks import Line, MaskEquations, fits, reached
+from .mask_reader import equations_and_values
+
+# Ids of rows and of columns that are hidden altogether.
+_NO_COLUMN, _NO_ROW = -(2**31 - 1), -(2**31 - 2)
+
+
+class Side(NamedTuple):
+    """The ids of rows or of columns; False for one that is hidden altogether."""
+
+    ids: jax.Array
+    is_in: jax.Array
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The conditions of a mask of data: a row and a column have an id each, which must be equal.
+
+    ids: a pair of lines, or None. of_rows, of_columns: conditions of one of them alone, as of
+    padding. rest: known. values: of the lines, with the axes of the mask along their dims.
+    """
+
+    shape: tuple[int, ...]
+    ids: tuple[int, int] | None
+    of_rows: tuple[int, ...]
+    of_columns: tuple[int, ...]
+    rest: MaskEquations | None
+    values: dict[int, tuple[Value, tuple[int | None, ...]]]
+
+    @staticmethod
+    def of(mask: Value) -> "Documents | None":
+        """The documents of a mask of Booleans; None where other data is in it."""
+        equations, values = equations_and_values(mask)
+        lines, rank = equations.lines, len(equations.shape)
+        if rank > 4 or lines[-1].dtype != "bool":
+            return None
+        is_known: list[bool] = []
+        for line in lines:
+            is_known.append(line.name != "data" and all(is_known[i] for i in line.operands))
+        batch = {0} if rank == 4 else set()
+        sides = {"row": {rank - 2, *batch}, "column": {rank - 1, *batch}}
+        found: dict[str, list[int]] = {"row": [], "column": [], "rest": []}
+        ids: list[tuple[int, int]] = []
+        for index in _conditions(lines):
+            line = lines[index]
+            if is_known[index]:
+                found["rest"].append(index)
+                continue
+            names = [name for name, axes in sides.items() if line.axes <= axes]
+            if names and index in values:
+                found[names[0]].append(index)
+                continue
+            pair = _pair(lines, index, sides["row"], sides["column"])
+            if pair is None or ids or not all(i in values for i in pair):
+                return None
+            ids.append(pair)
+        rest = _intersection(equations, found["rest"])
+        if rest is not None:
+            if not fits(rest):
+                return None
+            rest = rest.of_matrix()
+        how = tuple(found["row"]), tuple(found["column"]), rest, values
+        return Documents(equations.shape, ids[0] if ids else None, *how)
+
+    def arrays(self) -> tuple[Side, Side]:
+        """The sides of rows, [batch or 1, 1, rows], and of columns, [batch or 1, 1, 1, columns]."""
+        sides = []
+        for side, conditions in enumerate((self.of_rows, self.of_columns)):
+            length = self.shape[side - 2]
+            ids = jnp.zeros((1, 1), jnp.int32) if self.ids is None else self._array(self.ids[side])
+            is_in = reduce(jnp.logical_and, map(self._array, conditions), jnp.ones((1, 1), bool))
+            shape = max(len(ids), len(is_in)), length
+            sides.append(Side(*(jnp.broadcast_to(x, shape)[:, None] for x in (ids, is_in))))
+        rows, columns = sides
+        return rows, Side(*(x[:, None] for x in columns))
+
+    def _array(self, index: int) -> jax.Array:
+        """A line as [batch or 1, positions or 1]."""
+        value, axes = self.values[index]
+        array = full_of(value)
+        dims = [dim for dim, axis in enumerate(axes) if axis is not None]
+        order = sorted(dims, key=lambda dim: axes[dim])  # type: ignore[arg-type,return-value]
+        sizes = {axes[dim]: array.shape[dim] for dim in dims}
+        array = jnp.squeeze(array, [dim for dim in range(array.ndim) if dim not in dims])
+        array = array.transpose([dims.index(dim) for dim in order])
+        rank = len(self.shape)
+        of_batch = sizes.get(0, 1) if rank == 4 else 1
+        return array.reshape(of_batch, array.size // of_batch)
+
+
+def _conditions(lines: tuple[Line, ...]) -> Iterator[int]:
+    """The conditions that a mask is the intersection of."""
+    todo = [len(lines) - 1]
+    while todo:
+        index = todo.pop()
+        if lines[index].name == "and":
+            todo.extend(lines[index].operands)
+        else:
+            yield index
+
+
+def _pair(
+    lines: tuple[Line, ...], index: int, of_rows: set[int], of_columns: set[int]
+) -> tuple[int, int] | None:
+    """The ids of rows and of columns that a line compares."""
+    line = lines[index]
+    if line.name != "eq":
+        return None
+    for row, column in (line.operands, line.operands[::-1]):
+        is_side = lines[row].axes <= of_rows and lines[column].axes <= of_columns
+        if is_side and all(np.dtype(lines[i].dtype).kind in "iu" for i in (row, column)):
+            return row, column
+    return None
+
+
+def _intersection(equations: MaskEquations, conditions: list[int]) -> MaskEquations | None:
+    lines = list(equations.lines)
+
+    def both(first: int, second: int) -> int:
+        axes = lines[first].axes | lines[second].axes
+        lines.append(Line("and", "bool", axes, (first, second)))
+        return len(lines) - 1
+
+    if not conditions:
+        return None
+    last = reduce(both, conditions)
+    return MaskEquations(tuple(reached(lines, last)), equations.shape)
+
+
+def of_32_bits(rows: Side, columns: Side) -> tuple[jax.Array, jax.Array]:
+    """Ids of rows and columns of a device, [batch or 1, positions], of 32 bits."""
+    row_ids, column_ids = _of_32_bits(rows.ids[:, 0], columns.ids[:, 0, 0])
+    return (
+        jnp.where(rows.is_in[:, 0], row_ids, _NO_ROW),
+        jnp.where(columns.is_in[:, 0, 0], column_ids, _NO_COLUMN),
+    )
+
+
+def _of_32_bits(rows: jax.Array, columns: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Ids that are equal where these are: themselves, where all of them fit.
+
+    Else each is the first row with its id, by comparing all: a sort takes the TPU's compiler half
+    a minute.
+    """
+    fits = jnp.bool_(True)
+    for ids in (rows, columns):
+        fits &= jnp.all((ids > _NO_ROW) & (ids <= jnp.iinfo(jnp.int32).max))
+
+    def first(ids: jax.Array) -> jax.Array:
+        places = lax.iota(jnp.int32, rows.shape[1])
+        return jnp.where(ids[:, :, None] == rows[:, None], places, -_NO_COLUMN).min(2)
+
+    def cast(ids: jax.Array) -> jax.Array:
+        return ids.astype(jnp.int32)
+
+    shape = np.broadcast_shapes(rows.shape[:1], columns.shape[:1])
+    rows, columns = (jnp.broadcast_to(x, (*shape, x.shape[1])) for x in (rows, columns))
+    return lax.cond(
+        fits, lambda: (cast(rows), cast(columns)), lambda: (first(rows), first(columns))
+    )
+
+
+def visible(row_ids: jax.Array, column_ids: jax.Array, block: tuple[int, int]) -> jax.Array:
+    """[row blocks, column blocks]: False where no row may have a column's id."""
+    sides = []
+    for ids, size, nothing in zip((row_ids, column_ids), block, (_NO_ROW, _NO_COLUMN), strict=True):
+        blocks, most = ids.reshape(-1, size), jnp.iinfo(jnp.int32).max
+        is_out = blocks == nothing
+        lowest = jnp.where(is_out, most, blocks).min(1)
+        sides.append((lowest, jnp.where(is_out, -most, blocks).max(1)))
+    (row_low, row_high), (column_low, column_high) = sides
+    return (row_low[:, None] <= column_high) & (column_low <= row_high[:, None])

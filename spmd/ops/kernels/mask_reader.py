@@ -1,0 +1,227 @@
+"""The equations of a mask, read of the values of a program as it is traced; and other patterns in
+such values.
+
+Not here: what equations say of blocks (`mask_blocks`).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .computed import SAME, InnerLoop, Value, producer, shape_of
+from .mask_blocks import VALUES, Line, MaskEquations, along_axis, constant_at, in_order, order_of
+
+# Elements of a constant that equations may hold.
+_MOST_CONSTANT = 1 << 16
+
+
+def equations_of(mask: Value) -> MaskEquations:
+    """The equations of a mask of at least two dims, up to its data."""
+    return equations_and_values(mask)[0]
+
+
+def equations_and_values(
+    mask: Value,
+) -> tuple[MaskEquations, dict[int, tuple[Value, tuple[int | None, ...]]]]:
+    """The equations, and by line the smallest value of it, with the axes of its dims."""
+    shape = shape_of(mask)
+    reader = _Reader(len(shape))
+    last = reader.read(mask, tuple(range(len(shape))))
+    # The last line is the mask's, also where it is that of another value.
+    lines, order = list(reader.lines), order_of(list(reader.lines), last)
+    values: dict[int, tuple[Value, tuple[int | None, ...]]] = {}
+    for (_, axes), (index, value) in reader.read_values.items():
+        smallest = values.get(order.get(index, -1))
+        is_smaller = smallest is None or math.prod(shape_of(value)) < math.prod(
+            shape_of(smallest[0])
+        )
+        if index in order and is_smaller:
+            values[order[index]] = value, axes
+    return MaskEquations(tuple(in_order(lines, order)), shape), values
+
+
+_MIRRORED = {"lt": "gt", "le": "ge"}
+# Numbers that change nothing: of a difference the second.
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "and": True, "or": False}
+
+
+class _Reader:
+    """The lines of a mask while its values are read."""
+
+    def __init__(self, rank: int):
+        self.rank = rank
+        self.lines: dict[Line, int] = {}
+        # With the values, as they are named by their ids.
+        self.read_values: dict[tuple[object, tuple[int | None, ...]], tuple[int, Value]] = {}
+        self.num_data = 0
+
+    def read(self, value: Value, axes: tuple[int | None, ...]) -> int:
+        """The line of a value; axes: of the mask, along which its dims are."""
+        shape = shape_of(value)
+        axes = tuple(axis if size > 1 else None for axis, size in zip(axes, shape, strict=True))
+        value = _lowered(value)
+        if not isinstance(value, (InnerLoop, jax.core.Tracer)):
+            return self._constant(np.asarray(value), axes)
+        name = (value.var, id(value.scope)) if isinstance(value, InnerLoop) else id(value)
+        if (name, axes) not in self.read_values:
+            self.read_values[name, axes] = self._read(value, axes, shape), value
+        return self.read_values[name, axes][0]
+
+    def _read(self, value: Value, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> int:
+        produced, dtype = producer(value), str(np.dtype(_dtype_of(value)))
+        along = frozenset(axis for axis in axes if axis is not None)
+        if produced is None:
+            return self._data(dtype, along)
+        (primitive, params, operands), rank = produced, len(shape)
+        first = operands[0] if operands else value
+        match primitive.name:
+            case name if name in VALUES and all(len(shape_of(x)) in (0, rank) for x in operands):
+                if name == "select_n" and len(operands) > 3:
+                    return self._data(dtype, along)
+                lines = [self.read(x, axes if shape_of(x) else ()) for x in operands]
+                return self._line(name, dtype, lines)
+            case name if name in SAME:
+                return self.read(first, axes)
+            case "iota":
+                axis = axes[params["dimension"]]
+                if axis is None:
+                    return self._constant(np.zeros((), dtype), ())
+                return self._add(Line("position", "int64", frozenset((axis,)), parameter=axis))
+            case "broadcast_in_dim":
+                return self.read(first, tuple(axes[dim] for dim in params["broadcast_dimensions"]))
+            case "transpose":
+                order = params["permutation"]
+                return self.read(first, tuple(axes[order.index(dim)] for dim in range(rank)))
+            case "reshape" | "squeeze" | "expand_dims":
+                source = shape_of(first)
+                if [size for size in source if size > 1] == [size for size in shape if size > 1]:
+                    queue = (axis for axis, size in zip(axes, shape, strict=True) if size > 1)
+                    return self.read(first, tuple(next(queue) if n > 1 else None for n in source))
+        known = _known(value)
+        return self._data(dtype, along) if known is None else self._constant(known, axes)
+
+    def _add(self, line: Line) -> int:
+        return self.lines.setdefault(line, len(self.lines))
+
+    def _data(self, dtype: str, axes: frozenset[int]) -> int:
+        self.num_data += 1
+        return self._add(Line("data", dtype, axes, parameter=self.num_data))
+
+    def _constant(self, array: np.ndarray, axes: tuple[int | None, ...]) -> int:
+        if array.size > 1 and (array == array.flat[0]).all():
+            array, axes = array.flat[:1].reshape(()), ()
+        along = [axis for axis in axes if axis is not None]
+        if array.size > _MOST_CONSTANT or len(set(along)) < len(along):
+            return self._data(str(array.dtype), frozenset(along))
+        sizes = [size for size in array.shape if size > 1]
+        shape = [1] * self.rank
+        for axis, size in zip(along, sizes, strict=True):
+            shape[axis] = size
+        order = sorted(range(len(along)), key=along.__getitem__)
+        full = array.reshape(sizes).transpose(order).reshape(shape)
+        parameter = full.tobytes(), tuple(shape)
+        return self._add(Line("constant", str(array.dtype), frozenset(along), parameter=parameter))
+
+    def _line(self, name: str, dtype: str, operands: Sequence[int]) -> int:
+        """The line of a primitive: of constants alone a constant; of a number that changes nothing
+        the other operand."""
+        lines = list(self.lines)
+        sources = [lines[index] for index in operands]
+        if all(line.name == "constant" and not line.axes for line in sources):
+            numbers = [constant_at(line, {}) for line in sources]
+            value = np.asarray(VALUES[name](np, *numbers), dtype)
+            return self._constant(value.reshape(()), ())
+        neutral = _NEUTRAL.get(name) if name not in ("and", "or") or dtype == "bool" else None
+        if neutral is not None:
+            for index, other in ((0, 1), (1, 0)):
+                line = sources[index]
+                is_number = line.name == "constant" and not line.axes and (index or name != "sub")
+                if is_number and constant_at(line, {}) == neutral and sources[other].dtype == dtype:
+                    return operands[other]
+        is_position = sources[0].name == "position" and dtype in ("int32", "int64")
+        if name == "convert_element_type" and (is_position or sources[0].dtype == dtype):
+            return operands[0]
+        if name in _MIRRORED:
+            name, operands = _MIRRORED[name], operands[::-1]
+        axes = frozenset().union(*(line.axes for line in sources))
+        return self._add(Line(name, dtype, axes, tuple(operands)))
+
+
+def _lowered(value: Value) -> Value:
+    """A constant, where a tracer is one."""
+    return value.full_lower() if isinstance(value, jax.core.Tracer) else value
+
+
+def _dtype_of(value: Value) -> Any:
+    aval: Any = value.var.aval if isinstance(value, InnerLoop) else value
+    return aval.dtype
+
+
+def _known(value: Value) -> np.ndarray | None:
+    """The elements of a value that a program computes without its arguments; None for another, and
+    for a large one."""
+    value = _lowered(value)
+    if not isinstance(value, (InnerLoop, jax.core.Tracer)):
+        return np.asarray(value)
+    produced = producer(value)
+    if produced is None or math.prod(shape_of(value)) > _MOST_CONSTANT:
+        return None
+    primitive, params, operands = produced
+    arrays = [array for array in map(_known, operands) if array is not None]
+    is_of_device = not operands and primitive.name != "iota"  # its number among others, say
+    if is_of_device or len(arrays) < len(operands):
+        return None
+    if primitive.name == "slice" and params["strides"] in (None, (1,) * len(shape_of(value))):
+        ends = zip(params["start_indices"], params["limit_indices"], strict=True)
+        return arrays[0][tuple(slice(*end) for end in ends)]
+    if primitive.name in ("squeeze", "reshape", "expand_dims"):
+        return arrays[0].reshape(shape_of(value))
+    # By numpy where it can: XLA would compile each of the others.
+    shape, dtype = shape_of(value), _dtype_of(value)
+    if primitive.name in VALUES:
+        return np.broadcast_to(np.asarray(VALUES[primitive.name](np, *arrays), dtype), shape)
+    if primitive.name == "iota":
+        along = np.arange(shape[params["dimension"]], dtype=dtype)
+        return np.broadcast_to(along_axis(params["dimension"], along, len(shape)), shape)
+    if primitive.name == "broadcast_in_dim":
+        sizes = np.ones(len(shape), int)
+        sizes[list(params["broadcast_dimensions"])] = arrays[0].shape
+        return np.broadcast_to(arrays[0].reshape(sizes), shape)
+    with jax.ensure_compile_time_eval():
+        return np.asarray(primitive.bind(*arrays, **params))
+
+
+def soft_cap_of(value: Value, score: Value) -> float | None:
+    """c, of a value that is c * tanh(score / c)."""
+    outer = _scaled(value)
+    if outer is None or (produced := producer(outer[0])) is None or produced[0].name != "tanh":
+        return None
+    inner = _scaled(produced[2][0])
+    if inner is None or _bare(inner[0]) is not _bare(score):
+        return None
+    return outer[1] if math.isclose(outer[1] * inner[1], 1, rel_tol=1e-6) else None
+
+
+def _bare(value: Value) -> Value:
+    """A value before it is converted to other floats."""
+    produced = producer(value)
+    is_cast = produced is not None and produced[0].name in ("convert_element_type", *SAME)
+    return _bare(produced[2][0]) if produced is not None and is_cast else value
+
+
+def _scaled(value: Value) -> tuple[Value, float] | None:
+    """The factors of a product, or quotient, with a known number."""
+    produced = producer(_bare(value))
+    if produced is None or produced[0].name not in ("mul", "div"):
+        return None
+    for index in (1, 0) if produced[0].name == "mul" else (1,):
+        number = _known(produced[2][index])
+        if number is not None and number.size == 1 and number.item() != 0:
+            factor = float(number.item())
+            return _bare(produced[2][1 - index]), factor if produced[
+                0
+            ].name == "mul" else 1 / factor
+    return None
