@@ -6,13 +6,16 @@ new graph of a sync, until it has a known program; COMPILE_PASSES on a graph tha
 Packages join both (`spmd.adaptive`).
 """
 
-from . import cuts, list_elements, scan_layers
+from . import cuts, list_elements, long_lists, scan_layers
 from .pass_result import CompilePass, Pass, Passes
 
 PASSES = Passes(
     [
         # A graph that was cut before: decided by its key.
         Pass("cut long again", cuts.long_again, processes=True),
+        # List ops of thousands of tensors: programs of some hundred elements each.
+        Pass("cut lists again", long_lists.cut_again, processes=True, threads=False, plans=True),
+        Pass("cut lists", long_lists.cut, processes=True, threads=False, plans=True),
         # A long graph: several programs.
         Pass("cut long", cuts.long, processes=True, plans=True),
     ]

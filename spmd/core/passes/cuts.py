@@ -44,14 +44,19 @@ def long(graph: Graph, sync: Sync) -> Outcome:
     nodes, limit = graph.nodes, config.max_program_ops
     if sync.is_rest or pace.has_cut:
         limit //= _SHARE_OF_REST
-    # Of a graph with loops only one iteration of each is compiled (`num_lowered`); a graph that
-    # loops shorten enough is not cut.
-    if len(nodes) <= limit or scan_layers.num_lowered(graph) <= max(
-        limit, len(nodes) // _SHARE_OF_LOWERED
-    ):
+    if not is_long(graph, limit):
         return ""
     ends = _cuts.keep(sync.key, [*stretches(nodes, limit), len(nodes)])
     return Cut(nodes, ends, f"more than {limit:,} ops")
+
+
+def is_long(graph: Graph, limit: int) -> bool:
+    """True if a graph has more ops than this, and no loops that shorten it enough: of a loop one
+    iteration is compiled."""
+    num_ops = len(graph.nodes)
+    return num_ops > limit and scan_layers.num_lowered(graph) > max(
+        limit, num_ops // _SHARE_OF_LOWERED
+    )
 
 
 def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> list[int]:
@@ -152,7 +157,7 @@ class _Wiring:
         self.last_read = [0] * len(nodes)
         for index, node in enumerate(nodes):
             for maker in map(origin, node.operands):
-                if maker is not None:
+                if maker in position:
                     self.last_read[position[maker]] = index
 
     def num_ops(self, start: int, stop: int) -> int:
@@ -199,7 +204,7 @@ def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]
     for index, node in enumerate(nodes):
         for operand in node.operands:
             maker = origin(operand)
-            if maker is not None:
+            if maker in position:
                 last_reads[maker, result_index(operand)] = (position[maker], index, operand.meta)
     # By cut, the bytes of values that first cross it, less those that no longer do.
     change_at = [0] * (len(nodes) + 2)

@@ -6,6 +6,7 @@ as well; a list op relates the groups of its operands and of its results.
 """
 
 import dataclasses
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -48,6 +49,17 @@ def num_lowered(graph: Graph) -> int:
     """Returns the number of a graph's ops that are compiled: of a loop, those of one iteration."""
     return len(graph.nodes) - sum(
         (loop.iterations - 1) * loop.period for loop in _planned_loops(graph)[1]
+    )
+
+
+def rows_of_loops(graph: Graph) -> set[Name]:
+    """Returns the names of the values that are rows of stacks where a graph's layers are scanned:
+    those that its loops read and return, and those that list ops pass on."""
+    loops = _planned_loops(graph)[1]
+    return (
+        set(itertools.chain.from_iterable(map(dict.values, _stack_groups(graph, loops))))
+        if loops
+        else set()
     )
 
 

@@ -312,9 +312,11 @@ def _form_and_compile(
     program = _load_or_compile(
         grouped_graph, name, line, cause + _group_summary(grouped_graph), is_planned=is_planned
     )
+    # Without its loops a longer graph would compile for minutes, which spares few bytes.
+    may_refuse = config.scan_layers == "auto" and len(graph.nodes) <= config.max_program_ops
     refusals = (
         refuse_loops
-        if config.scan_layers == "auto" and (grouped_graph.recorded or grouped_graph.stack_groups)
+        if may_refuse and (grouped_graph.recorded or grouped_graph.stack_groups)
         else ()
     )
     if any(refuse(program.executable, grouped_graph) for refuse in refusals):
