@@ -37,6 +37,7 @@ from ..core.extend import (
 _TRANSPOSES = frozenset({"aten.t", "aten.transpose.int", "aten.permute"})
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm"})
 _FEWEST_PRODUCTS = 3  # of a function: fewer gathers cost less than two exchanges
+_LARGEST_GRAM = 1 << 14  # its rows: a larger one is computed by all devices together
 _MOST_OPS = 256  # of a function
 _MOST_BEFORE = 16  # ops from a function's beginning to its first Gram matrix
 
@@ -129,7 +130,8 @@ class _Finder:
         """Those that do not overlap, in order."""
         taken: set[Node] = set()
         for node in self.graph.nodes:
-            if node.op.name == "aten.mm" and node not in taken:
+            is_product = node.op.name == "aten.mm" and node not in taken
+            if is_product and node.meta.shape[0] <= _LARGEST_GRAM:
                 base, other = map(_untransposed, node.operands)
                 if walks.value_name(base) == walks.value_name(other):
                     function = self._around(base)

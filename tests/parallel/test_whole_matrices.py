@@ -10,6 +10,7 @@ from torch import nn
 import fsdp
 import spmd
 from spmd import P
+from spmd.parallel import whole_matrices
 
 MESHES = {
     "fsdp 8": ((8,), ("fsdp",)),
@@ -101,6 +102,17 @@ class TestFunctions:
 
         for found, wanted in zip(both(laid_out(x, mesh)), both(x), strict=True):
             torch.testing.assert_close(found.cpu(), wanted, rtol=1e-10, atol=1e-10)
+
+    def test_large_ones_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All devices share the products of a large matrix."""
+        monkeypatch.setattr(whole_matrices, "_LARGEST_GRAM", 8)
+        mesh, before = mesh_of("fsdp 8"), len(passes())
+        matrices = [torch.randn(24, 40) for _ in range(2)]
+        for x in matrices:
+            torch.testing.assert_close(
+                iterated(laid_out(x, mesh)).cpu(), iterated(x), rtol=1e-5, atol=1e-5
+            )
+        assert len(passes()) == before
 
     def test_one_behind_the_other(self) -> None:
         mesh, x = mesh_of("fsdp 8"), torch.randn(16, 32, dtype=torch.float64)
