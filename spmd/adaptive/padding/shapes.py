@@ -206,6 +206,8 @@ def _joined(
 @padded(aten.expand.default, joined=True)
 def expand(case: Case) -> None:
     more = len(case.results[0]) - len(case.shapes[0])
+    if any(case.results[0][dim + more] != case.shapes[0][dim] for dim in case.pads[0]):
+        raise NoRule("repeats a padded dim of one element")
     case.result_pads[0] |= {dim + more: size for dim, size in case.pads[0].items()}
     case.arguments["size"] = [
         int(case.result_pads[0].get(dim, size)) for dim, size in enumerate(case.results[0])

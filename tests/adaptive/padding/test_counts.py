@@ -100,6 +100,10 @@ class TestOps:
         ),
         "kept": (lambda x, mask: rows_of(x, mask) * 2, False),
         "selected": (lambda x, mask: torch.masked_select(x, mask[:, None]).square(), False),
+        "by the sum of others": (
+            lambda x, mask: rows_of(x, mask) * rows_of(x, ~mask).sum(0, keepdim=True),
+            False,
+        ),
         "distinct": (lambda x, mask: torch.unique(x.detach().long()) * x.sum(), False),
     }
     WITHOUT_A_RULE = frozenset(("largest", "selected", "sort", "joined before"))
