@@ -267,8 +267,10 @@ def aten_scaled_mm(
     returns,
 ):
     """The product of eight-bit floats, its sums in float32, times their scales: one a matrix or one
-    a row and column."""
-    product = jnp.matmul(self, mat2, preferred_element_type=jnp.float32) * scale_a * scale_b
+    a row and column. use_fast_accum: the chip's units may add in fewer bits."""
+    precision = lax.Precision.DEFAULT if use_fast_accum else lax.Precision.HIGHEST
+    product = jnp.matmul(self, mat2, precision=precision, preferred_element_type=jnp.float32)
+    product = product * scale_a * scale_b
     if bias is not None:
         product = product + bias.astype(product.dtype)
     if returns.dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):
@@ -299,7 +301,9 @@ def aten_scaled_mm_v2(
     *,
     returns,
 ):
-    return aten_scaled_mm(self, mat2, *scale_a, *scale_b, bias, returns=returns)
+    return aten_scaled_mm(
+        self, mat2, *scale_a, *scale_b, bias, use_fast_accum=use_fast_accum, returns=returns
+    )
 
 
 @lower(aten._grouped_mm.default)
