@@ -124,9 +124,11 @@ class Call(Lowering):
         return flat
 
     def _promoted(self, array: jax.Array) -> jax.Array:
-        if self.compute is None:
-            return array
-        return sharded.note_sum(_with_dtype(array, self.compute), sharded.sum_of(array))
+        return (
+            array
+            if self.compute is None
+            else sharded.note_sum(_with_dtype(array, self.compute), sharded.sum_of(array))
+        )
 
 
 @dataclass(frozen=True, slots=True)
