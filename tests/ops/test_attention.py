@@ -70,7 +70,11 @@ def attentions(batch: Batch, dtype: torch.dtype) -> None:
         "heads without a batch", sdpa, make(8, 5, 8), make(8, 7, 8), make(8, 7, 8), make(8, 5, 7)
     )
     for shape in ((8, 4, 5, 7), (1, 1, 5, 7), (5, 7), (8, 1, 1, 7), (4, 5, 1)):
-        batch.case(f"bias {shape}", sdpa, q, k, v, make(*shape))
+        bias = make(*shape)
+        # The same for all columns, it has a gradient of 0: float16 keeps rounding errors alone,
+        # which depend on the processor.
+        if shape != (4, 5, 1) or dtype is not torch.float16:
+            batch.case(f"bias {shape}", sdpa, q, k, v, bias)
     mask = torch.rand(5, 7) > 0.4
     mask[:, 0] = True
     batch.case("mask", sdpa, q, k, v, mask)
