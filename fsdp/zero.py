@@ -11,7 +11,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 import spmd
 from spmd.mesh.global_mesh import get_global_mesh
 from spmd.mesh.mesh import get_1d_mesh
-from spmd.mesh.notes import say_once
 
 from .keywords import ZERO, translate
 from .plan import parameter_spec
@@ -25,8 +24,9 @@ class ZeroRedundancyOptimizer(Optimizer):
     """An optimizer whose state is sharded over a mesh axis, while parameters and gradients stay as
     they are.
 
-    Each device updates its part of a parameter, and XLA gathers the parts. `fsdp.fully_shard`
-    shards the parameters, too, and needs less memory for the same communication.
+    Each device updates its part of a parameter, and XLA gathers the parts: the bytes of data
+    parallelism, whose all-reduce is a reduce-scatter and an all-gather. `fsdp.fully_shard` shards
+    the parameters, too, and needs less memory for the same communication.
 
     Args:
         params, defaults: of `optimizer_class`. optimizer_class: such as `torch.optim.AdamW`.
@@ -88,12 +88,6 @@ class ZeroRedundancyOptimizer(Optimizer):
                 f"{axis!r}"
             )
         self.max_norm = max_norm if grad_clipping else None
-        if self.mesh.shape()[self.axis] > 1:
-            say_once(
-                "ZeroRedundancyOptimizer: a step gathers each weight twice, or activations in "
-                "their place: fsdp.fully_shard(model, reshard_after_forward=False) shards its "
-                "state, too, and gathers once"
-            )
         self._sharded = WeakIdKeyDictionary()  # the tensors of the state that are annotated
         self.base_optimizer = optimizer_class(params, **keywords)
         super().__init__(self.base_optimizer.param_groups, self.base_optimizer.defaults)

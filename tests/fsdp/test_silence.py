@@ -23,23 +23,6 @@ def unsaid() -> Iterator[None]:
     yield
 
 
-class TestZero:
-    """The price of ZeRO-1 is said once, with what has none."""
-
-    def test_line(self, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
-        layer = nn.Linear(8, 8, device="xla")
-        for _ in range(2):
-            fsdp.ZeroRedundancyOptimizer(layer.parameters(), torch.optim.AdamW, mesh=mesh8)
-        said = capsys.readouterr().err
-        assert (
-            said.count("gathers each weight twice") == 1 and "reshard_after_forward=False" in said
-        )
-        spmd.mesh.notes.say_once.cache_clear()
-        one = spmd.Mesh([0], (1,), ("fsdp",))
-        fsdp.ZeroRedundancyOptimizer(layer.parameters(), torch.optim.AdamW, mesh=one)
-        assert "gathers" not in capsys.readouterr().err
-
-
 class TestNames:
     """Every public method of torch's two FSDPs is here, or its error says what serves."""
 

@@ -11,6 +11,7 @@ from torch import nn
 
 import fsdp
 import spmd
+import spmd.torch_xla  # tensors get its attributes, such as partition_spec
 
 AdamW = torch.optim.AdamW
 
@@ -96,6 +97,51 @@ class TestStep:
         assert zero.step(closure).item() == 8
         check(weight, torch.zeros(8))
         assert zero.state[weight]["momentum_buffer"].partition_spec == ("fsdp",)
+
+
+class Transposed(nn.Module):
+    """A product with a transposed parameter, as a user writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.relu(x @ self.weight.t())
+
+
+class TestGathers:
+    """A step gathers each parameter once, after its update, and no activation."""
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    @pytest.mark.parametrize(
+        "block",
+        [
+            lambda: nn.Linear(16, 16, bias=False),
+            lambda: nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)),
+            Transposed,
+            lambda: nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True),
+        ],
+        ids=["linear", "mlp", "transposed", "transformer"],
+    )
+    def test_once(
+        self, mesh8: spmd.Mesh, block: Any, partitioner: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+        model = nn.Sequential(*(block() for _ in range(2))).to("xla")
+        zero = fsdp.ZeroRedundancyOptimizer(model.parameters(), AdamW, mesh=mesh8, lr=0.01)
+        for _ in range(3):
+            x = torch.randn(64, 8, 16).to("xla")
+            train(model, zero, spmd.mark_sharding(x, mesh8, ("fsdp", None, None)))
+            spmd.sync()
+        rows = [row for row in spmd.metrics.compiles()[-1].traffic if row.kind != "all-reduce"]
+        sharded = [
+            parameter.numel() * 4
+            for parameter in model.parameters()
+            if zero.state[parameter]["exp_avg"].partition_spec.count("fsdp")
+        ]
+        assert {row.kind for row in rows} == {"all-gather"}
+        assert sum(row.bytes * row.count for row in rows) == sum(sharded)
 
 
 class TestArguments:
