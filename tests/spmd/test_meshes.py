@@ -276,3 +276,33 @@ def test_uneven_data_goes_between_orders_of_devices(length: int) -> None:
         spmd.local_shards(data)  # on the devices by now
         spmd.mark_sharding(data, meshes[mesh], spec)
         assert data.tolist() == list(range(length))
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+def test_weights_go_from_a_trainer_to_a_sampler(
+    monkeypatch: pytest.MonkeyPatch, partitioner: str
+) -> None:
+    """Each has half of the devices, and another layout; bits stay, after a step again."""
+    monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+    trainer = Mesh(range(4), (4,), ("fsdp",))
+    sampler = Mesh(range(4, 8), (2, 2), ("data", "tensor"))
+    trained, sampled = (nn.Linear(16, 16, device="xla") for _ in range(2))
+    spmd.ShardingRules({"weight": ("fsdp", None), "bias": ("fsdp",)}).apply(trained, trainer)
+    spmd.ShardingRules({"weight": ("tensor", None), "bias": ("tensor",)}).apply(sampled, sampler)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=0.1)
+    for _ in range(2):
+        trained(
+            spmd.mark_sharding(torch.randn(8, 16).to("xla"), trainer, ("fsdp", None))
+        ).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        sampled.load_state_dict(trained.state_dict())
+        x = torch.randn(8, 16)
+        y = sampled(spmd.mark_sharding(x.to("xla"), sampler, ("data", None)))
+        weights = [weight.detach().cpu() for weight in trained.parameters()]
+        assert all(
+            map(torch.equal, weights, (weight.detach().cpu() for weight in sampled.parameters()))
+        )
+        assert spmd.get_sharding(sampled.weight).mesh_axes() == sampler.shape()
+        assert {shard.device for shard in spmd.local_shards(sampled.weight)} == {4, 5, 6, 7}
+        check(y, nn.functional.linear(x, *weights))
