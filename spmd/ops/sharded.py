@@ -30,6 +30,10 @@ Factors = tuple[tuple[int, Axes], ...]
 Dims = tuple[Factors, ...]  # the factors of each dim of an array, of one at least with axes
 
 
+class NeedsShardyError(Exception):
+    """A program that GSPMD cannot partition; its compiler takes Shardy, and says why."""
+
+
 class Facts(NamedTuple):
     """Facts on the program that is being traced.
 

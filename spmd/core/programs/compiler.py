@@ -21,7 +21,14 @@ from ..graph.store import StackGroup
 from ..lower.build import argument_struct, build
 from ..lower.lower import Choices
 from ..run.pjrt import processes
-from ..sharding.partitioner import compiler_context, hide, mark_manual_sorts, reported_sharding
+from ..sharding.partitioner import (
+    by_shardy,
+    compiler_context,
+    hide,
+    mark_manual_sorts,
+    partitioner,
+    reported_sharding,
+)
 from ..sharding.topology import program_devices
 from ..sharding.uneven_writes import pad_scatters
 from ..sharding.value import DEVICE
@@ -75,7 +82,7 @@ def lower_graph(graph: Graph, choices: Choices | None = None) -> jax.stages.Lowe
         # Rewrites of the module around miscompilations of the partitioners and of XLA.
         pad_scatters(module, len(graph.mesh.device_ids))
         alias_by_memory(graph, module)
-        if config.partitioner == "gspmd":
+        if partitioner() == "gspmd":
             mark_manual_sorts(module)
         return lowered
 
@@ -93,8 +100,13 @@ def compile_graph(
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a
     # value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
-    with interrupt.between_ops(), sharded.unused_axes() as place_of_note:
-        lowered = lower_graph(graph, choices if is_checked else None)
+    try:
+        with interrupt.between_ops(), sharded.unused_axes() as place_of_note:
+            lowered = lower_graph(graph, choices if is_checked else None)
+    except sharded.NeedsShardyError as error:
+        messages.say(f"{name} is partitioned by Shardy: {error}", "partitioner")
+        with by_shardy():
+            return compile_graph(graph, name, line, cause, is_planned=is_planned)
     for sentence, node in rows_read(graph.recorded or graph):
         place_of_note["unused axis", sentence] = describe(node)
         if not is_planned:

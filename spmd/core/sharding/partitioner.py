@@ -22,19 +22,31 @@ from ..base.jax_private import (
     use_shardy_partitioner,
     xla_client,
 )
-from ..base.state import while_any
+from ..base.state import PerThread, while_any
 from .topology import grid, stand_in
 from .value import Sharding
 
 if use_shardy_partitioner is None:
     config.partitioner = "shardy"
 
+_of_program = PerThread("")  # that of the program which the thread compiles, "": the config's
+
+
+def partitioner() -> str:
+    """Returns the name of the partitioner of the program that this thread compiles."""
+    return _of_program.value or config.partitioner
+
+
+def by_shardy() -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which this thread compiles by Shardy, whatever the config says."""
+    return _of_program.held("shardy")
+
 
 @contextlib.contextmanager
 def compiler_context() -> Iterator[None]:
     """Sets the state of JAX that our tracing needs, whatever the user's own JAX code has set:
     64-bit types, the chosen partitioner, operands of different ranks and dtypes."""
-    is_shardy = config.partitioner == "shardy"
+    is_shardy = partitioner() == "shardy"
     if use_shardy_partitioner is None and not is_shardy:
         raise ValueError(
             f"config.partitioner: jax {jax.__version__} has no 'gspmd' any more; set it to 'shardy'"
@@ -129,7 +141,7 @@ def _lower_shard_as(context: mlir.LoweringRuleContext, x: ir.Value, y: ir.Value)
     # keepalives is shared by all its functions.
     group = sum(keepalive is _GROUP for keepalive in context.module_context.keepalives)
     context.module_context.add_keepalive(_GROUP)
-    if config.partitioner == "shardy":
+    if partitioner() == "shardy":
         for value in (x, y):
             sdy.sharding_group(value, group)
         return [x, y]
