@@ -51,6 +51,7 @@ from .plan import placement
 
 # (module, name of a parameter) -> the tensor under that name
 _SlotValues = dict[tuple[nn.Module, str], torch.Tensor]
+_Gathers = tuple[spmd.use_sharding, ...]
 Inputs = tuple[tuple[object, ...], dict[str, object]]  # what a module is called with
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
 
@@ -74,7 +75,7 @@ class _Pass:
     backward. task: autograd's graph task of its backward.
     """
 
-    gathers: tuple[spmd.use_sharding, ...]
+    gathers: _Gathers
     casts: _SlotValues | None
     output_dtype: torch.dtype | None = None
     saved_shards: Sequence[Sequence[Any]] = ()
@@ -147,9 +148,9 @@ class Unit:
 
     def _restart(self) -> None:
         """Resets the state of passes: no pass runs, and no gather is made yet."""
-        # The gather of parameters that are not cast; None: not made. It is one object for all
-        # passes, as a compiled step has a guard on it.
-        self._stored_gather: spmd.use_sharding | None = None
+        # The gathers of parameters that are not cast; None: not made. They are the same objects for
+        # all passes, as a compiled step has a guard on them.
+        self._stored_gathers: _Gathers | None = None
         # running passes, innermost last, with the tensors they replaced
         self._passes: list[tuple[_Pass, _SlotValues]] = []
         self._masters: _SlotValues = {}  # the parameters that casts replace during backward
@@ -159,7 +160,7 @@ class Unit:
     def __getstate__(self) -> dict[str, object]:
         # A copy begins with no pass under way.
         transient = {
-            "_stored_gather",
+            "_stored_gathers",
             "_passes",
             "_masters",
             "_backward_pass",
@@ -297,6 +298,7 @@ class Unit:
         # The cast is gathered, not the parameter: bytes on the network are those of the narrow
         # dtype.
         dtype = self.settings.mp_policy.param_dtype if self._is_cast(parameter) else parameter.dtype
+        dtype = self._gather_dtype(parameter) or dtype
         assert dtype is not None, "`_is_cast` requires a param_dtype"
         return parameter.numel() * dtype.itemsize
 
@@ -378,7 +380,7 @@ class Unit:
             spec = sharding.partition_spec(parameter.dim())
             narrow = parameter.to(self.settings.mp_policy.param_dtype)
             casts[id(parameter)] = spmd.mark_sharding(narrow, self.settings.mesh, spec)
-        gathers = (self._gather_stored(), self._gather(casts.values()))
+        gathers = (*self._gather_stored(), *self._gather(casts.values()))
         return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
     def _recomputed_pass(self) -> _Pass | None:
@@ -482,16 +484,31 @@ class Unit:
                 "dict, first"
             )
 
-    def _gather_stored(self) -> spmd.use_sharding:
-        """The gather of the parameters that forward reads in their own dtype, made once."""
-        if self._stored_gather is None:
+    def _gather_stored(self) -> _Gathers:
+        """The gathers of the parameters that forward reads in their own dtype, made once, and of
+        the buffers that are sharded like parameters: packed weights, say."""
+        if self._stored_gathers is None:
             cast_ids = {id(parameter) for parameter in self._stored_slots().values()}
             uncast = [parameter for parameter in self.parameters if id(parameter) not in cast_ids]
-            self._stored_gather = self._gather(uncast)
-        return self._stored_gather
+            self._stored_gathers = self._gather(uncast)
+        return self._stored_gathers
 
-    def _gather(self, parameters: Iterable[torch.Tensor]) -> spmd.use_sharding:
-        return spmd.use_sharding(parameters, self.settings.mesh, over=self.settings.shard_axis)
+    def _gather(self, values: Iterable[torch.Tensor]) -> _Gathers:
+        """The gathers of tensors, one for each dtype that devices exchange."""
+        by_dtype: dict[torch.dtype | None, list[torch.Tensor]] = {None: []}
+        for tensor in values:
+            by_dtype.setdefault(self._gather_dtype(tensor), []).append(tensor)
+        mesh, axis = self.settings.mesh, self.settings.shard_axis
+        return tuple(
+            spmd.use_sharding(of_dtype, mesh, over=axis, dtype=dtype)
+            for dtype, of_dtype in by_dtype.items()
+        )
+
+    def _gather_dtype(self, tensor: torch.Tensor) -> torch.dtype | None:
+        """The dtype of eight bits in which a parameter or its cast is gathered, or None. Scales of
+        a vector, as of a norm, would be as many as its elements."""
+        is_matrix = tensor.is_floating_point() and tensor.dim() > 1
+        return self.settings.mp_policy.gather_dtype if is_matrix else None
 
     def _stored_slots(self) -> _SlotValues:
         """The parameters that a pass casts, by their slots."""

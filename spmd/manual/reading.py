@@ -28,6 +28,10 @@ class use_sharding:
         partition_spec: the spec to read them in; None: replicated.
         over: gathers over this mesh axis only: a tensor that other axes shard too (tensor parallel)
             stays sharded over them.
+        dtype: the eight-bit float in which devices exchange elements, `torch.float8_e4m3fn` or
+            `torch.float8_e5m2`: cast on their shard with scales (powers of two, one for each index
+            of the gathered dim) and widened to the tensor's dtype after the gather; gradients pass
+            as if they were not rounded. None: the tensor's own.
 
     Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not
     fit.
@@ -47,6 +51,7 @@ class use_sharding:
         partition_spec: Sequence[Any] | None = None,
         *,
         over: str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         if over is not None and (partition_spec is not None or over not in mesh.axis_names):
             raise ValueError(
@@ -54,7 +59,7 @@ class use_sharding:
                 f"({', '.join(mesh.axis_names)}), and no partition_spec with it"
             )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
-        self._mesh, self._spec, self._over = mesh, partition_spec, over
+        self._mesh, self._spec, self._over, self._dtype = mesh, partition_spec, over, dtype
         self._iteration, self._first = -1, 0
         for tensor in self._tensors:
             if view_of(tensor) is not None:
@@ -72,6 +77,7 @@ class use_sharding:
             self._mesh,
             self._spec,
             over=self._over,
+            dtype=self._dtype,
         )
 
     def __enter__(self) -> "use_sharding":
@@ -89,7 +95,7 @@ class use_sharding:
         span = (self._first, torch._C._autograd._get_sequence_nr())
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             if storage_of(tensor).reads is not None:
-                storage_of(tensor).reads.leave(read.layout, span)
+                storage_of(tensor).reads.leave(read.key, span)
         if self._reads and self._iteration != reads.generation:
             # the values gathered inside may be freed: backward begins outside
             reads.next_generation()
@@ -150,10 +156,10 @@ class use_sharding:
             map(_is_bound, self._tensors, self._reads)
         ):
             self._reads = [
-                reads.read_in(storage_of(tensor), self._layout_of(tensor))
+                reads.read_in(storage_of(tensor), self._layout_of(tensor), self._dtype)
                 for tensor in self._tensors
             ]
-            reads.group_small(self._reads)
+            reads.group(self._reads)
 
     def _layout_of(self, tensor: XlaTensor) -> Sharding:
         spec, stored = self._spec, storage_of(tensor).sharding
@@ -166,4 +172,4 @@ class use_sharding:
 
 def _is_bound(tensor: XlaTensor, read: reads.Read) -> bool:
     stored = storage_of(tensor).reads
-    return stored is not None and stored.known.get(read.layout) is read
+    return stored is not None and stored.known.get(read.key) is read
