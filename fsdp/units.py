@@ -311,8 +311,10 @@ class Unit:
         """The bytes of an unsharded parameter, in the dtype that it is gathered in."""
         # The cast is gathered, not the parameter: bytes on the network are those of the narrow
         # dtype.
-        dtype = self.settings.mp_policy.param_dtype if self._is_cast(parameter) else parameter.dtype
-        dtype = self._gather_dtype(parameter) or dtype
+        policy = self.settings.mp_policy
+        dtype = policy.param_dtype if self._is_cast(parameter) else parameter.dtype
+        if parameter.is_floating_point() and parameter.dim() > 1:
+            dtype = policy.gather_dtype or dtype
         assert dtype is not None, "`_is_cast` requires a param_dtype"
         return parameter.numel() * dtype.itemsize
 
@@ -394,7 +396,7 @@ class Unit:
             spec = sharding.partition_spec(parameter.dim())
             narrow = parameter.to(self.settings.mp_policy.param_dtype)
             casts[id(parameter)] = spmd.mark_sharding(narrow, self.settings.mesh, spec)
-        gathers = (*self._gather_stored(), *self._gather(casts.values()))
+        gathers = (*self._gather_stored(), self._gather(casts.values()))
         return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
     def _recomputed_pass(self) -> _Pass | None:
@@ -505,7 +507,9 @@ class Unit:
         if self._stored_gathers is None or shardings != self._buffer_shardings:
             cast_ids = {id(parameter) for parameter in self._stored_slots().values()}
             uncast = [parameter for parameter in self.parameters if id(parameter) not in cast_ids]
-            self._stored_gathers = self._gather(uncast, self.sharded_buffers)
+            buffers, mesh = self.sharded_buffers, self.settings.mesh
+            as_stored = spmd.use_sharding(buffers, mesh, over=self.settings.shard_axis)
+            self._stored_gathers = (self._gather(uncast), *([as_stored] if buffers else []))
             self._buffer_shardings = shardings
         return self._stored_gathers
 
@@ -519,25 +523,10 @@ class Unit:
             if (spec := spec_without(buffer, mesh)) != spec.without(axis)
         ]
 
-    def _gather(
-        self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor] = ()
-    ) -> _Gathers:
-        """The gathers of parameters or their casts, one for each dtype that devices exchange, and
-        of buffers."""
-        by_dtype: dict[torch.dtype | None, list[torch.Tensor]] = {None: [*buffers]}
-        for parameter in parameters:
-            by_dtype.setdefault(self._gather_dtype(parameter), []).append(parameter)
-        mesh, axis = self.settings.mesh, self.settings.shard_axis
-        return tuple(
-            spmd.use_sharding(of_dtype, mesh, over=axis, dtype=dtype)
-            for dtype, of_dtype in by_dtype.items()
-        )
-
-    def _gather_dtype(self, tensor: torch.Tensor) -> torch.dtype | None:
-        """The dtype of eight bits in which a parameter or its cast is gathered, or None. Scales of
-        a vector, as of a norm, would be as many as its elements."""
-        is_matrix = tensor.is_floating_point() and tensor.dim() > 1
-        return self.settings.mp_policy.gather_dtype if is_matrix else None
+    def _gather(self, parameters: Iterable[torch.Tensor]) -> spmd.use_sharding:
+        settings = self.settings
+        dtype = settings.mp_policy.gather_dtype
+        return spmd.use_sharding(parameters, settings.mesh, over=settings.shard_axis, dtype=dtype)
 
     def _stored_slots(self) -> _SlotValues:
         """The parameters that a pass casts, by their slots."""

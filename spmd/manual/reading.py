@@ -28,13 +28,13 @@ class use_sharding:
         partition_spec: the spec to read them in; None: replicated.
         over: gathers over this mesh axis only: a tensor that other axes shard too (tensor parallel)
             stays sharded over them.
-        dtype: the eight-bit float in which devices exchange elements, `torch.float8_e4m3fn` or
-            `torch.float8_e5m2`: cast on their shard with scales (powers of two, one for each index
-            of the gathered dim) and widened to the tensor's dtype after the gather; gradients pass
-            as if they were not rounded. None: the tensor's own.
+        dtype: the eight-bit float in which devices exchange floating-point tensors of two dims or
+            more, `torch.float8_e4m3fn` or `torch.float8_e5m2`. They are cast on their shards with
+            scales, powers of two, one for each index of the gathered dim, and widened to their own
+            dtype after the gather. Gradients pass as if they were not rounded. None: their own.
 
-    Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not
-    fit.
+    Raises TypeError for a tensor that is not on xla and for another dtype, ValueError for a view or
+    a spec that does not fit.
 
     >>> import torch, spmd
     >>> weight = torch.ones(4, 2, device="xla")
@@ -57,6 +57,11 @@ class use_sharding:
             raise ValueError(
                 f"use_sharding: expected over={over!r} to be an axis of the mesh "
                 f"({', '.join(mesh.axis_names)}), and no partition_spec with it"
+            )
+        if dtype not in (None, torch.float8_e4m3fn, torch.float8_e5m2):
+            raise TypeError(
+                "use_sharding: expected dtype to be torch.float8_e4m3fn, torch.float8_e5m2 or "
+                f"None, got {dtype!r}"
             )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec, self._over, self._dtype = mesh, partition_spec, over, dtype
@@ -156,7 +161,12 @@ class use_sharding:
             map(_is_bound, self._tensors, self._reads)
         ):
             self._reads = [
-                reads.read_in(storage_of(tensor), self._layout_of(tensor), self._dtype)
+                reads.read_in(
+                    storage_of(tensor),
+                    self._layout_of(tensor),
+                    # scales of a vector would be as many as its elements
+                    self._dtype if tensor.is_floating_point() and tensor.dim() > 1 else None,
+                )
                 for tensor in self._tensors
             ]
             reads.group(self._reads)
