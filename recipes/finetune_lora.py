@@ -16,10 +16,11 @@ A small Llama learns Python's documentation and is saved as Hugging Face saves i
 safetensors files with an index (OUT/base; --base takes such a folder instead). `adapt` builds it
 again on the devices without values, with adapters of `peft` in its linear layers, wraps it, and
 reads the files shard by shard. With `--base int4` the linear layers of the base are packed as they
-are read (`recipes/packed.py`): four bits an element are stored, and gathered. Then the adapters alone learn source code of Python's library: the
-table shows the bytes per device of parameters, gradients and optimizer state. OUT/adapters has the
-adapters as peft reads them, OUT/merged the model with the adapters added to its weights; both are
-compared on the CPU, and OUT/loss.png is the curve.
+are read (`recipes/packed.py`): four bits an element are stored, and gathered. Then the adapters
+alone learn source code of Python's library: the table shows the bytes per device of parameters,
+gradients and optimizer state. OUT/adapters has the adapters as peft reads them, OUT/merged the
+model with the adapters added to its weights; both are compared on the CPU, and OUT/loss.png is the
+curve.
 """
 
 import argparse

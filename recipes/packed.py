@@ -1,4 +1,4 @@
-"""Frozen linear layers in four bits: blocks of a row share a scale, two elements share a byte.
+"""Frozen linear layers in four bits: blocks of a column share a scale, two rows share a byte.
 
 Buffers hold them, so that no optimizer sees them. FSDP gathers a buffer that is sharded over its
 axis as it is stored; forward widens it.
@@ -13,17 +13,20 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 
-BLOCK = 32  # elements of a row that share a scale
+# Elements of a column that share a scale. Along rows a TPU, whose registers are 128 elements of a
+# row wide, would pad each block.
+BLOCK = 32
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix [out, in] as bytes [out, in / 2] and scales [out, in / 32], rows padded to whole
+    """A matrix [out, in] as bytes [out / 2, in] and scales [out / 32, in], columns padded to whole
     blocks: integers from -7 to 7, stored plus 8."""
-    blocks = nn.functional.pad(weight, (0, -weight.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
-    scale = blocks.abs().amax(-1) / 7
-    integers = blocks / torch.where(scale == 0, 1, scale)[..., None]
-    codes = (integers.round() + 8).to(torch.uint8).flatten(1)
-    return codes[:, ::2] | codes[:, 1::2] << 4, scale
+    padded = nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % BLOCK))
+    blocks = padded.unflatten(0, (-1, BLOCK))
+    scale = blocks.abs().amax(1) / 7
+    integers = blocks / torch.where(scale == 0, 1, scale)[:, None]
+    codes = (integers.round() + 8).to(torch.uint8).flatten(0, 1)
+    return codes[::2] | codes[1::2] << 4, scale
 
 
 class Int4Linear(nn.Linear):
@@ -39,9 +42,9 @@ class Int4Linear(nn.Linear):
 
     @property
     def weight(self) -> Tensor:
-        codes = torch.stack([self.packed & 15, self.packed >> 4], -1).flatten(1)
-        blocks = codes.to(self.scale.dtype).unflatten(1, (-1, BLOCK)) - 8
-        return (blocks * self.scale[..., None]).flatten(1)[:, : self.in_features]
+        codes = torch.stack([self.packed & 15, self.packed >> 4], 1).flatten(0, 1)
+        blocks = codes.to(self.scale.dtype).unflatten(0, (-1, BLOCK)) - 8
+        return (blocks * self.scale[:, None]).flatten(0, 1)[: self.out_features]
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
         weight = state.pop(f"{prefix}weight", None)

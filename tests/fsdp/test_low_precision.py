@@ -18,9 +18,7 @@ import fsdp
 import spmd
 from spmd import P, config
 
-FLOAT8 = fsdp.MixedPrecisionPolicy(
-    param_dtype=torch.bfloat16, gather_dtype=torch.float8_e4m3fn
-)
+FLOAT8 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, gather_dtype=torch.float8_e4m3fn)
 
 
 @pytest.fixture(params=["gspmd", "shardy"])
@@ -154,9 +152,7 @@ class TestGatherDtype:
         y.float().square().mean().backward()
         dtype = policy.param_dtype or torch.float32
         check(y, expected)
-        for (name, ours), theirs in zip(
-            model.named_parameters(), plain.parameters(), strict=True
-        ):
+        for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
             assert ours.dtype == ours.grad.dtype == torch.float32, name
             check(ours.grad.to(dtype), theirs.grad.to(dtype))
             assert spec(ours.grad) == spec(ours), name
@@ -205,10 +201,10 @@ class TestGatherDtype:
             fsdp.MixedPrecisionPolicy(param_dtype=torch.float8_e4m3fn)
 
 
-LEVELS = torch.tensor(  # of NormalFloat, arXiv:2305.14314
-    [-1.0, -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0.0]
-    + [0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1.0]
-)
+# of NormalFloat, arXiv:2305.14314
+NEGATIVE = (-1.0, -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0.0)
+POSITIVE = (0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1.0)
+LEVELS = torch.tensor((*NEGATIVE, *POSITIVE))
 BLOCK = 16
 
 
@@ -273,7 +269,7 @@ def sharded(plain: nn.Module, mesh: spmd.Mesh, **how: Any) -> nn.Module:
 
 
 class TestPackedBuffers:
-    """Buffers that are sharded over the axis of their unit: gathered packed, with its parameters."""
+    """Buffers that are sharded over the axis of their unit: gathered packed with its parameters."""
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("layer", [Packed, Recomputed])
@@ -297,9 +293,7 @@ class TestPackedBuffers:
         assert not any(nbytes > 3 * WIDTH * 4 * 4 for name, nbytes in rows if name != dtype)
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_state_dicts_and_checkpoints(
-        self, kind: str, mesh8: spmd.Mesh, tmp_path: Path
-    ) -> None:
+    def test_state_dicts_and_checkpoints(self, kind: str, mesh8: spmd.Mesh, tmp_path: Path) -> None:
         plain, x = build(kind), torch.randn(16, WIDTH)
         model = sharded(plain, mesh8)
         state = {name: value.cpu() for name, value in model.state_dict().items()}

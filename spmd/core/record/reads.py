@@ -32,7 +32,7 @@ from ..base.dtypes import to_numpy_dtype
 from ..graph.graph import Node, Value, results
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Identity, Layouts, Lowering, OpSpec
-from ..sharding.buckets import EvenCut, cut_of, gather
+from ..sharding.buckets import cut_of, gather
 from ..sharding.constrain import constrain, near, wait_for_all
 from ..sharding.narrow import gather_narrow
 from ..sharding.value import Sharding
@@ -208,15 +208,12 @@ def group(reads: Sequence[Read]) -> None:
         storage = read.owner()
         assert storage is not None
         cut = cut_of(storage.meta.shape, storage.sharding)
-        is_joined = cut is not None and read.layout.is_replicated()
-        if read.dtype is not None:
-            read.group = groups.setdefault((cut.rows if is_joined else read, *read.key), [])
+        rows = None if cut is None or not read.layout.is_replicated() else cut.rows
+        read.group = []
+        if read.dtype is not None or (rows is not None and storage.meta.numel <= JOINED_NUMEL):
+            key = rows or read, storage.meta.dtype, read.dtype
+            read.group = groups.setdefault(key, [])
             read.group.append(read)
-        elif is_joined and storage.meta.numel <= JOINED_NUMEL:
-            read.group = groups.setdefault((cut.rows, storage.meta.dtype), [])
-            read.group.append(read)
-        else:
-            read.group = []
 
 
 # Arrays of at most this many elements share one gather: below it a collective costs its latency,

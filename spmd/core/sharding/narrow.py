@@ -12,15 +12,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ...ops.floats import cast
 from .buckets import cut_of, gather
 from .constrain import constrain
 from .value import UNSHARDED, Dim, Sharding, Spec
 
 
 class _Blocks(NamedTuple):
-    """An array as blocks of one scale. shape: each dim that is not gathered, but sharded, as two.
-    reduced: the dims of a block. dims: of the array, for each of `shape`; None inside of a block."""
+    """An array as blocks of one scale. shape: each dim of the array as two, blocks and elements of a
+    block. reduced: the dims of elements. dims: the array's, for each of `shape`; None for elements.
+    """
 
     shape: tuple[int, ...]
     reduced: tuple[int, ...]
@@ -84,7 +84,8 @@ def _blocks(shape: tuple[int, ...], sharding: Sharding, layout: Sharding) -> _Bl
     """The blocks of an array; None where nothing is gathered."""
     rank, tiles = len(shape), sharding.tiles(len(shape))
     is_gathered = [
-        old != new for old, new in zip(sharding.spec.entries(rank), layout.spec.entries(rank), strict=True)
+        old != new
+        for old, new in zip(sharding.spec.entries(rank), layout.spec.entries(rank), strict=True)
     ]
     sizes, reduced, dims = list[int](), list[int](), list[int | None]()
     for dim, size in enumerate(shape):
@@ -105,5 +106,6 @@ def _narrow(
     bits = jax.lax.bitcast_convert_type(largest / float(jnp.finfo(dtype).max), jnp.int32)
     exponents = jnp.clip((bits >> 23) + 1, 1, 254)
     inverse = jax.lax.bitcast_convert_type((254 - exponents) << 23, jnp.float32)
-    scaled = cast(values * inverse, jnp.dtype(dtype)).reshape(array.shape)
+    # Nothing is past the largest number: jax's own conversion rounds as torch's.
+    scaled = (values * inverse).astype(dtype).reshape(array.shape)
     return jax.lax.bitcast_convert_type(scaled, jnp.uint8), exponents.astype(jnp.uint8)

@@ -376,7 +376,9 @@ def _collectives(plan: Plan) -> Text:
     remaining_rows = equal_collectives(plan.collectives)[SHOWN:]
     if remaining_rows:
         count, moved = sum(row[2] for row in remaining_rows), sum(row[3] for row in remaining_rows)
-        lines.append(Text(_row(f"{len(remaining_rows)} more", "", "", f"{count:,}", "", size(moved))))
+        lines.append(
+            Text(_row(f"{len(remaining_rows)} more", "", "", f"{count:,}", "", size(moved)))
+        )
     return Text("\n").join(lines)
 
 
