@@ -248,7 +248,11 @@ class Unit:
         inside = modules_of(self.modules, self)
         buffers = {id(buffer): buffer for module in inside for buffer in module._buffers.values()}
         former = self.buffers
-        self.buffers = tuple(buffer for buffer in buffers.values() if buffer is not None)
+        self.buffers = tuple(
+            buffer
+            for buffer in buffers.values()
+            if buffer is not None and buffer.device.type == "xla"
+        )
         self._time_first = any(map(is_time_first, self.modules))
         self._note = (
             "" if self._time_first else next(filter(None, map(time_first_note, self.modules)), "")
@@ -262,10 +266,8 @@ class Unit:
             # A loaded buffer (`assign=True`) takes the mark of the one that it replaces.
             marked = former if len(former) == len(self.buffers) else self.buffers
             for buffer, old in zip(self.buffers, marked, strict=True):
-                if buffer.device.type == "xla":
-                    is_new = spmd.get_sharding(buffer) is None and old.shape == buffer.shape
-                    spec = spec_without(old if is_new else buffer, mesh)
-                    spmd.mark_sharding(buffer, mesh, spec)
+                is_new = spmd.get_sharding(buffer) is None and old.shape == buffer.shape
+                spmd.mark_sharding(buffer, mesh, spec_without(old if is_new else buffer, mesh))
             # made here, a compiled call does not see it appear in the first forward pass
             self._gather_stored()
 
@@ -396,7 +398,8 @@ class Unit:
             spec = sharding.partition_spec(parameter.dim())
             narrow = parameter.to(self.settings.mp_policy.param_dtype)
             casts[id(parameter)] = spmd.mark_sharding(narrow, self.settings.mesh, spec)
-        gathers = (*self._gather_stored(), self._gather(casts.values()))
+        dtype = self.settings.mp_policy.gather_dtype
+        gathers = (*self._gather_stored(), self._gather(casts.values(), dtype))
         return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
     def _recomputed_pass(self) -> _Pass | None:
@@ -507,9 +510,10 @@ class Unit:
         if self._stored_gathers is None or shardings != self._buffer_shardings:
             cast_ids = {id(parameter) for parameter in self._stored_slots().values()}
             uncast = [parameter for parameter in self.parameters if id(parameter) not in cast_ids]
-            buffers, mesh = self.sharded_buffers, self.settings.mesh
-            as_stored = spmd.use_sharding(buffers, mesh, over=self.settings.shard_axis)
-            self._stored_gathers = (self._gather(uncast), *([as_stored] if buffers else []))
+            buffers, dtype = self.sharded_buffers, self.settings.mp_policy.gather_dtype
+            # One gather where it can be: the last of two would have the first renewed for nothing.
+            groups = [(uncast, dtype), (buffers, None)] if dtype else [([*uncast, *buffers], None)]
+            self._stored_gathers = tuple(itertools.starmap(self._gather, groups))
             self._buffer_shardings = shardings
         return self._stored_gathers
 
@@ -523,10 +527,11 @@ class Unit:
             if (spec := spec_without(buffer, mesh)) != spec.without(axis)
         ]
 
-    def _gather(self, parameters: Iterable[torch.Tensor]) -> spmd.use_sharding:
+    def _gather(
+        self, values: Iterable[torch.Tensor], dtype: torch.dtype | None
+    ) -> spmd.use_sharding:
         settings = self.settings
-        dtype = settings.mp_policy.gather_dtype
-        return spmd.use_sharding(parameters, settings.mesh, over=settings.shard_axis, dtype=dtype)
+        return spmd.use_sharding(values, settings.mesh, over=settings.shard_axis, dtype=dtype)
 
     def _stored_slots(self) -> _SlotValues:
         """The parameters that a pass casts, by their slots."""

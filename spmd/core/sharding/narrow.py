@@ -18,8 +18,8 @@ from .value import UNSHARDED, Dim, Sharding, Spec
 
 
 class _Blocks(NamedTuple):
-    """An array as blocks of one scale. shape: each dim of the array as two, blocks and elements of a
-    block. reduced: the dims of elements. dims: the array's, for each of `shape`; None for elements.
+    """An array as blocks of one scale. shape: each dim of the array as two, blocks and elements of
+    a block. reduced: the dims of elements. dims: the array's, for each of `shape`; None: elements.
     """
 
     shape: tuple[int, ...]
