@@ -24,10 +24,8 @@ class TestGap:
 
     def test_gathers_in_eight_bits(self) -> None:
         """They are nearer to bfloat16 than another seed is, with each seed."""
-        options = bf16.parse(
-            ["--steps=40", "--layers=1", "--width=32", "--sequence=32", "--batch=8", "--lr=5e-3"]
-            + ["--gather=float8_e4m3fn"]
-        )
+        sizes = ["--layers=1", "--width=32", "--sequence=32", "--batch=8"]
+        options = bf16.parse(["--steps=40", "--lr=5e-3", "--gather=float8_e4m3fn", *sizes])
         corpus = text.load()
         runs, gaps = bf16.compare(options, text.Text(corpus.train, corpus.heldout[:2000]))
         assert [name.partition(",")[0] for name in runs] == ["float8_e4m3fn"] * 2 + ["bfloat16"] * 2
