@@ -40,10 +40,15 @@ class MixedPrecisionPolicy:
         cast_forward_inputs: cast floating-point inputs of each unit to `param_dtype`.
         buffer_dtype: the dtype to which floating-point buffers are cast, for good, when the module
             is wrapped. None: their own.
+        gather_dtype: the eight-bit float, `torch.float8_e4m3fn` or `torch.float8_e5m2`, in which
+            parameters of two dims or more are gathered: each shard is cast with scales (see
+            `spmd.use_sharding`), and widened after the gather to `param_dtype`, in which forward
+            computes; gradients flow as if nothing was rounded. None: no cast.
 
-    Raises TypeError for a dtype that is not a floating-point one of 16 bits or more.
+    Raises TypeError for another gather_dtype, and for another dtype that is not a floating-point
+    one of 16 bits or more.
     Source: `torch.distributed.fsdp.MixedPrecisionPolicy`; `buffer_dtype` is
-    `torch.distributed.fsdp.MixedPrecision`'s.
+    `torch.distributed.fsdp.MixedPrecision`'s, `gather_dtype` torchao's float8 all-gather.
 
     >>> import torch, spmd, fsdp
     >>> policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
@@ -58,8 +63,14 @@ class MixedPrecisionPolicy:
     output_dtype: torch.dtype | None = None
     cast_forward_inputs: bool = True
     buffer_dtype: torch.dtype | None = None
+    gather_dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
+        if self.gather_dtype not in (None, torch.float8_e4m3fn, torch.float8_e5m2):
+            raise TypeError(
+                "MixedPrecisionPolicy: expected gather_dtype to be torch.float8_e4m3fn or "
+                f"torch.float8_e5m2, got {self.gather_dtype!r}"
+            )
         for name in ("param_dtype", "reduce_dtype", "output_dtype", "buffer_dtype"):
             dtype = getattr(self, name)
             is_float = dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
@@ -72,8 +83,8 @@ class MixedPrecisionPolicy:
                 raise TypeError(
                     f"MixedPrecisionPolicy: expected {name} of 16 bits or more, got {dtype!r}: a "
                     "cast to it has no scale, and small weights become 0; write "
-                    f"{name}=torch.bfloat16, and scale the products' operands in the layers "
-                    "(torch._scaled_mm)"
+                    f"{name}=torch.bfloat16; gather_dtype=torch.float8_e4m3fn gathers weights in "
+                    "eight bits, torch._scaled_mm in the layers multiplies them"
                 )
 
 

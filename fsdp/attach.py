@@ -19,7 +19,7 @@ from spmd.tensors.bare_names import bare_name
 
 from .api import Settings
 from .outputs import BatchSplit
-from .units import ATTRIBUTE, OWNERS, Unit, unit_of, units_in, wrapped_units
+from .units import ATTRIBUTE, OWNERS, Unit, modules_of, unit_of, units_in, wrapped_units
 
 ParamInit = Callable[[nn.Module], None]
 
@@ -43,10 +43,6 @@ def attach(
     # Modules may be wrapped after the module above them: that unit then gives up the parameters
     # that it gathers.
     above = _above(modules)
-    # The modules of the units below, which stay theirs.
-    inner = {
-        member for module in modules for pairs in units_in(module).values() for _, member in pairs
-    }
     below = [unit for module in modules for unit in units_in(module)]
     owned_ids = {id(parameter) for unit in below for parameter in (*unit.parameters, *unit.ignored)}
     ignored_ids = {
@@ -54,9 +50,7 @@ def attach(
         for parameter in (*ignored, *(tensor for unit in above for tensor in unit.ignored))
     }
     by_id = {id(parameter): parameter for module in modules for parameter in module.parameters()}
-    # All modules from these down to the units below: torch's walk omits the modules of its memo.
-    memo = set(inner)
-    inside = [child for module in modules for _, child in module.named_modules(memo)]
+    inside = modules_of(modules)
     unit = Unit(
         parameters=[
             parameter

@@ -34,7 +34,7 @@ class ParameterSummary:
 @dataclass(frozen=True)
 class UnitSummary:
     """One unit. gathered_bytes: those of its unsharded parameters, in the dtype they are gathered
-    in; kept_bytes: those of its parameters on one device."""
+    in, and of sharded buffers; kept_bytes: those of its parameters on one device."""
 
     name: str
     kind: str
@@ -122,7 +122,8 @@ def _unit(
         if unit.kept_on is None
         else unit.kept_on.shape()[unit.settings.shard_axis],
         parameters=tuple(rows),
-        gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters),
+        gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters)
+        + sum(buffer.nbytes for buffer in unit.sharded_buffers),
         kept_bytes=sum(row.kept_bytes for row in rows),
     )
 

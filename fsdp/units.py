@@ -51,6 +51,7 @@ from .plan import placement
 
 # (module, name of a parameter) -> the tensor under that name
 _SlotValues = dict[tuple[nn.Module, str], torch.Tensor]
+_Gathers = tuple[spmd.use_sharding, ...]
 Inputs = tuple[tuple[object, ...], dict[str, object]]  # what a module is called with
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
 
@@ -74,7 +75,7 @@ class _Pass:
     backward. task: autograd's graph task of its backward.
     """
 
-    gathers: tuple[spmd.use_sharding, ...]
+    gathers: _Gathers
     casts: _SlotValues | None
     output_dtype: torch.dtype | None = None
     saved_shards: Sequence[Sequence[Any]] = ()
@@ -113,6 +114,7 @@ class Unit:
     backward.
 
     parameters: those that it gathers. ignored: the parameters below the unit that stay unsharded.
+    buffers: those of its modules; it gathers those that are sharded over its axis, as they are.
     slots: (module, name) of each parameter that forward reads in another dtype. A slot holds a cast
     of the parameter during forward, and from the first gradient to the end of backward (which may
     recompute forward without a hook); at other times it holds the parameter. Hooks do nothing until
@@ -135,6 +137,7 @@ class Unit:
         self.is_root = True
         self.divide_factor: float | None = None
         self.parameters, self.ignored = tuple(parameters), tuple(ignored)
+        self.buffers: tuple[torch.Tensor, ...] = ()
         self._slots = tuple(slots)
         # the specs in which the parameters are stored
         self._specs: tuple[spmd.PartitionSpec, ...] = ()
@@ -147,9 +150,10 @@ class Unit:
 
     def _restart(self) -> None:
         """Resets the state of passes: no pass runs, and no gather is made yet."""
-        # The gather of parameters that are not cast; None: not made. It is one object for all
-        # passes, as a compiled step has a guard on it.
-        self._stored_gather: spmd.use_sharding | None = None
+        # The gathers of parameters that are not cast; None: not made. They are the same objects for
+        # all passes, as a compiled step has a guard on them.
+        self._stored_gathers: _Gathers | None = None
+        self._buffer_shardings: list[Any] = []  # those of `buffers` when they were made
         # running passes, innermost last, with the tensors they replaced
         self._passes: list[tuple[_Pass, _SlotValues]] = []
         self._masters: _SlotValues = {}  # the parameters that casts replace during backward
@@ -159,7 +163,8 @@ class Unit:
     def __getstate__(self) -> dict[str, object]:
         # A copy begins with no pass under way.
         transient = {
-            "_stored_gather",
+            "_stored_gathers",
+            "_buffer_shardings",
             "_passes",
             "_masters",
             "_backward_pass",
@@ -186,6 +191,8 @@ class Unit:
         self._specs = tuple(itertools.compress(self._specs, is_kept))
         self.parameters = tuple(itertools.compress(self.parameters, is_kept))
         self._slots = tuple(slot for slot in self._slots if id(_slot_value(*slot)) not in moved_ids)
+        moved_ids = {id(buffer) for buffer in below.buffers}
+        self.buffers = tuple(buffer for buffer in self.buffers if id(buffer) not in moved_ids)
         self._restart()
 
     def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
@@ -232,12 +239,20 @@ class Unit:
         return mesh_within(self.settings.mesh, self.settings.shard_axis, value)
 
     def refresh(self, modules: Collection[nn.Module]) -> None:
-        """Shards the present parameters of modules and marks their buffers replicated; to be called
-        after `.to(dtype)`, which makes new tensors."""
+        """Shards the present parameters of modules, and marks their buffers replicated that have no
+        mark on the mesh; to be called after `.to(dtype)`, which makes new tensors."""
         self._restart()
         self._hooks.forget()
         OWNERS.update((id(parameter), self) for parameter in (*self.parameters, *self.ignored))
         self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
+        inside = modules_of(self.modules, self)
+        buffers = {id(buffer): buffer for module in inside for buffer in module._buffers.values()}
+        former = self.buffers
+        self.buffers = tuple(
+            buffer
+            for buffer in buffers.values()
+            if buffer is not None and buffer.device.type == "xla"
+        )
         self._time_first = any(map(is_time_first, self.modules))
         self._note = (
             "" if self._time_first else next(filter(None, map(time_first_note, self.modules)), "")
@@ -247,10 +262,12 @@ class Unit:
             self.reshard()
             for parameter in self.ignored:
                 spmd.mark_sharding(parameter, self.settings.mesh, self._base_spec(parameter))
-            for module in modules:
-                for buffer in module.buffers():
-                    if buffer.device.type == "xla":
-                        spmd.mark_sharding(buffer, self.settings.mesh, [None] * buffer.dim())
+            mesh = self.settings.mesh
+            # A loaded buffer (`assign=True`) takes the mark of the one that it replaces.
+            marked = former if len(former) == len(self.buffers) else self.buffers
+            for buffer, old in zip(self.buffers, marked, strict=True):
+                is_new = spmd.get_sharding(buffer) is None and old.shape == buffer.shape
+                spmd.mark_sharding(buffer, mesh, spec_without(old if is_new else buffer, mesh))
             # made here, a compiled call does not see it appear in the first forward pass
             self._gather_stored()
 
@@ -296,7 +313,10 @@ class Unit:
         """The bytes of an unsharded parameter, in the dtype that it is gathered in."""
         # The cast is gathered, not the parameter: bytes on the network are those of the narrow
         # dtype.
-        dtype = self.settings.mp_policy.param_dtype if self._is_cast(parameter) else parameter.dtype
+        policy = self.settings.mp_policy
+        dtype = policy.param_dtype if self._is_cast(parameter) else parameter.dtype
+        if parameter.is_floating_point() and parameter.dim() > 1:
+            dtype = policy.gather_dtype or dtype
         assert dtype is not None, "`_is_cast` requires a param_dtype"
         return parameter.numel() * dtype.itemsize
 
@@ -378,7 +398,8 @@ class Unit:
             spec = sharding.partition_spec(parameter.dim())
             narrow = parameter.to(self.settings.mp_policy.param_dtype)
             casts[id(parameter)] = spmd.mark_sharding(narrow, self.settings.mesh, spec)
-        gathers = (self._gather_stored(), self._gather(casts.values()))
+        dtype = self.settings.mp_policy.gather_dtype
+        gathers = (*self._gather_stored(), self._gather(casts.values(), dtype))
         return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
     def _recomputed_pass(self) -> _Pass | None:
@@ -482,16 +503,35 @@ class Unit:
                 "dict, first"
             )
 
-    def _gather_stored(self) -> spmd.use_sharding:
-        """The gather of the parameters that forward reads in their own dtype, made once."""
-        if self._stored_gather is None:
+    def _gather_stored(self) -> _Gathers:
+        """The gathers of the parameters that forward reads in their own dtype, and of buffers that
+        are sharded like parameters, such as packed weights; made again where a buffer is marked."""
+        shardings = [*map(spmd.get_sharding, self.buffers)]
+        if self._stored_gathers is None or shardings != self._buffer_shardings:
             cast_ids = {id(parameter) for parameter in self._stored_slots().values()}
             uncast = [parameter for parameter in self.parameters if id(parameter) not in cast_ids]
-            self._stored_gather = self._gather(uncast)
-        return self._stored_gather
+            buffers, dtype = self.sharded_buffers, self.settings.mp_policy.gather_dtype
+            # One gather where it can be: the last of two would have the first renewed for nothing.
+            groups = [(uncast, dtype), (buffers, None)] if dtype else [([*uncast, *buffers], None)]
+            self._stored_gathers = tuple(itertools.starmap(self._gather, groups))
+            self._buffer_shardings = shardings
+        return self._stored_gathers
 
-    def _gather(self, parameters: Iterable[torch.Tensor]) -> spmd.use_sharding:
-        return spmd.use_sharding(parameters, self.settings.mesh, over=self.settings.shard_axis)
+    @property
+    def sharded_buffers(self) -> list[torch.Tensor]:
+        """The buffers that are sharded over the unit's axis."""
+        mesh, axis = self.settings.mesh, self.settings.shard_axis
+        return [
+            buffer
+            for buffer in self.buffers
+            if (spec := spec_without(buffer, mesh)) != spec.without(axis)
+        ]
+
+    def _gather(
+        self, values: Iterable[torch.Tensor], dtype: torch.dtype | None
+    ) -> spmd.use_sharding:
+        settings = self.settings
+        return spmd.use_sharding(values, settings.mesh, over=settings.shard_axis, dtype=dtype)
 
     def _stored_slots(self) -> _SlotValues:
         """The parameters that a pass casts, by their slots."""
@@ -528,6 +568,19 @@ def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
         if unit is not None:
             units.setdefault(unit, []).append((name, below))
     return units
+
+
+def modules_of(modules: Iterable[nn.Module], unit: Unit | None = None) -> list[nn.Module]:
+    """All modules from these down to the units below; unit: that of these modules."""
+    # torch's walk omits the modules of its memo.
+    memo = {
+        member
+        for module in modules
+        for other, pairs in units_in(module).items()
+        if other is not unit
+        for _, member in pairs
+    }
+    return [child for module in modules for _, child in module.named_modules(memo)]
 
 
 def wrapped_units(caller: str, module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:

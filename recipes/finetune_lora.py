@@ -4,6 +4,7 @@ simulated devices.
     python recipes/finetune_lora.py                       # a base of its own, then adapters; fsdp=8
     python recipes/finetune_lora.py --base out/model      # over the model that wrap_hugging_face.py
                                                           # has left
+    python recipes/finetune_lora.py --base int4           # a base of its own, in four bits
     python recipes/finetune_lora.py --mesh data=2,fsdp=4  # two replicas of a four-way FSDP
     python recipes/finetune_lora.py --compile             # the step recorded once and replayed
     python recipes/finetune_lora.py --device cpu          # the same file in plain PyTorch, for
@@ -14,10 +15,12 @@ simulated devices.
 A small Llama learns Python's documentation and is saved as Hugging Face saves it, in several
 safetensors files with an index (OUT/base; --base takes such a folder instead). `adapt` builds it
 again on the devices without values, with adapters of `peft` in its linear layers, wraps it, and
-reads the files shard by shard. Then the adapters alone learn source code of Python's library: the
-table shows the bytes per device of parameters, gradients and optimizer state. OUT/adapters has the
-adapters as peft reads them, OUT/merged the model with the adapters added to its weights; both are
-compared on the CPU, and OUT/loss.png is the curve.
+reads the files shard by shard. With `--base int4` the linear layers of the base are packed as they
+are read (`recipes/packed.py`): four bits an element are stored, and gathered. Then the adapters
+alone learn source code of Python's library: the table shows the bytes per device of parameters,
+gradients and optimizer state. OUT/adapters has the adapters as peft reads them, OUT/merged the
+model with the adapters added to its weights; both are compared on the CPU, and OUT/loss.png is the
+curve.
 """
 
 import argparse
@@ -43,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without bei
 
 import fsdp
 import spmd
-from recipes import text, training
+from recipes import packed, text, training
 from recipes.placement import show_bytes
 from recipes.training import History
 from recipes.wrap_hugging_face import LAYERS, configure, heldout_loss, plan, to_devices, train, wrap
@@ -68,7 +71,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
     model.add_argument(
-        "--base", type=Path, metavar="DIR", help="a Llama over bytes, as save_pretrained writes it"
+        "--base",
+        type=Path,
+        metavar="DIR",
+        help="a Llama over bytes, as save_pretrained writes it; int4: its own, in four bits",
     )
     model.add_argument(
         "--rank",
@@ -83,6 +89,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     args = parser.parse_args(arguments)
     args.model = "llama"
+    args.packed = args.base == Path("int4")
+    args.base = None if args.packed else args.base
     if wrong := training.fault(args):
         parser.error(wrong)
     if args.base and not (args.base / "config.json").is_file():
@@ -127,7 +135,9 @@ def wrap_adapted(config: PretrainedConfig, args: argparse.Namespace) -> nn.Modul
     """Returns the model of a configuration with adapters, sharded, a unit of FSDP a layer."""
     mesh = spmd.Mesh(range(prod(args.mesh.values())), tuple(args.mesh.values()), tuple(args.mesh))
     with torch.device("xla"):
-        model = get_peft_model(AutoModelForCausalLM.from_config(config), lora(args))
+        model = AutoModelForCausalLM.from_config(config)
+        model = packed.shard(maybe_packed(model, args), mesh)
+        model = get_peft_model(model, lora(args))
     policy = fsdp.policy_from_config(
         {"fsdp_transformer_layer_cls_to_wrap": LAYERS[config.model_type]}
     )
@@ -135,13 +145,28 @@ def wrap_adapted(config: PretrainedConfig, args: argparse.Namespace) -> nn.Modul
     return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, extra_data_axis=data)
 
 
+def maybe_packed(model: nn.Module, args: argparse.Namespace) -> nn.Module:
+    """Returns the model, with `--base int4` its linear layers packed."""
+    return packed.pack_layers(model, TARGETS) if args.packed else model
+
+
+def read_base(base: Path, args: argparse.Namespace) -> nn.Module:
+    """Returns the base of a folder on the CPU."""
+    return maybe_packed(AutoModelForCausalLM.from_pretrained(base), args)
+
+
 def adapt(base: Path, args: argparse.Namespace) -> nn.Module:
     """Returns the base of a folder with new adapters, the base frozen; on xla sharded, and loaded
     shard by shard."""
     if args.device == "cpu":
-        return get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora(args))
+        return get_peft_model(read_base(base, args), lora(args))
     model = wrap_adapted(AutoConfig.from_pretrained(base), args)
     names = {base_name(name): name for name in model.state_dict()}
+    names |= {  # a packed layer loads the weight of a file itself
+        f"{short.removesuffix('packed')}weight": f"{name.removesuffix('packed')}weight"
+        for short, name in names.items()
+        if short.endswith(".packed")
+    }
     left = fsdp.load_checkpoint(
         model, base, rename=lambda name: names.get(name, name), strict=False
     )
@@ -165,6 +190,7 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Table:
         parameters = [
             parameter for parameter in model.parameters() if parameter.requires_grad == trained
         ]
+        parameters += [] if trained else packed.buffers_of(model)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         state = [
             value
@@ -208,11 +234,11 @@ def unchanged(model: nn.Module, base: Path) -> bool:
     }
     for path in base.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            if not all(
-                torch.equal(weights[name].cpu(), file.get_tensor(name))
-                for name in file.keys()  # noqa: SIM118
-            ):
-                return False
+            for name in file.keys():  # noqa: SIM118
+                tensor, bits = file.get_tensor(name), f"{name.removesuffix('weight')}packed"
+                tensor = packed.pack(tensor)[0] if bits in weights else tensor
+                if not torch.equal(weights[bits if bits in weights else name].cpu(), tensor):
+                    return False
     return True
 
 
@@ -259,16 +285,14 @@ def main(arguments: list[str] | None = None) -> None:
     adapted = model.module if args.device == "xla" else model
     adapted.save_pretrained(args.out / "adapters")
     frozen = "are" if unchanged(model, base) else "are NOT"
-    adapted.merge_and_unload().save_pretrained(args.out / "merged")
-    plain = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(base), args.out / "adapters"
-    )
+    packed.widen_layers(adapted).merge_and_unload().save_pretrained(args.out / "merged")
+    plain = PeftModel.from_pretrained(read_base(base, args), args.out / "adapters")
     merged = AutoModelForCausalLM.from_pretrained(args.out / "merged")
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0), title_justify="left")
     table.title = "Held-out loss, nats per byte"
     for heading in ("", "source code", "documentation"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    untouched = AutoModelForCausalLM.from_pretrained(base)
+    untouched = read_base(base, args)
     for title, each in (
         ("the base, on the CPU", untouched),
         ("OUT/adapters over it, read by peft, on the CPU", plain),

@@ -4,10 +4,14 @@ seeds' weights.
     python recipes/benchmarks/bf16.py                  # 500 steps each: float32, bfloat16, float32
                                                        # from other weights
     python recipes/benchmarks/bf16.py --seeds 0 1 2 3  # more seeds, each pair of them compared
+    python recipes/benchmarks/bf16.py --gather float8_e4m3fn --seeds 0 1 2
+                                                       # gathers in eight bits against bfloat16,
+                                                       # with each seed
 
 A byte-level GPT on the text of `recipes/text.py`, AdamW with warm-up, cosine and clipping, over 8
 simulated devices. `fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)` gathers and computes in
-bfloat16; parameters, gradients and the optimizer's state stay float32. All runs read the same
+bfloat16; parameters, gradients and the optimizer's state stay float32. With `--gather` the same
+policy without and with `gather_dtype` are compared. All runs read the same
 batches. The gap of two runs is the mean of |difference| of their training losses, step by step, and
 that of their held-out losses at the end.
 """
@@ -15,6 +19,7 @@ that of their held-out losses at the end.
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
@@ -56,6 +61,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         nargs="+",
         default=[0, 1],
         help="seeds of weights; bfloat16 has the first",
+    )
+    parser.add_argument(
+        "--gather",
+        choices=["float8_e4m3fn", "float8_e5m2"],
+        help="the dtype of gathers, compared with bfloat16 for each seed",
     )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
@@ -119,22 +129,20 @@ def gap(one: Run, other: Run) -> tuple[float, float]:
 def compare(
     options: argparse.Namespace, corpus: text.Text
 ) -> tuple[dict[str, Run], dict[str, tuple[float, float]]]:
-    """Returns all runs and the gaps between them; the first gap is that of bfloat16."""
+    """Returns all runs and the gaps between them; the first gaps are those of the narrower
+    policy."""
+    wide, narrow, compared = ("float32", FLOAT32), ("bfloat16", BFLOAT16), options.seeds[:1]
+    if options.gather:
+        gathers = replace(BFLOAT16, gather_dtype=getattr(torch, options.gather))
+        wide, narrow, compared = narrow, (options.gather, gathers), options.seeds
     runs = {
-        f"float32, seed {seed}": train(FLOAT32, seed, options, corpus) for seed in options.seeds
+        f"{name}, seed {seed}": train(policy, seed, options, corpus)
+        for (name, policy), seeds in ((narrow, compared), (wide, options.seeds))
+        for seed in seeds
     }
-    half = f"bfloat16, seed {options.seeds[0]}"
-    first, *others = runs
-    gaps = {
-        f"{half} - {first}": gap(
-            half_run := train(BFLOAT16, options.seeds[0], options, corpus), runs[first]
-        )
-    }
-    gaps |= {
-        f"{one} - {other}": gap(runs[one], runs[other])
-        for one, other in combinations([first, *others], 2)
-    }
-    return {half: half_run, **runs}, gaps
+    pairs = [(f"{narrow[0]}, seed {seed}", f"{wide[0]}, seed {seed}") for seed in compared]
+    pairs += combinations([f"{wide[0]}, seed {seed}" for seed in options.seeds], 2)
+    return runs, {f"{one} - {other}": gap(runs[one], runs[other]) for one, other in pairs}
 
 
 def tables(runs: dict[str, Run], gaps: dict[str, tuple[float, float]]) -> Sequence[Table]:

@@ -4,9 +4,13 @@
     python recipes/benchmarks/large_plans.py --models llama --target h100:8 --show
     python recipes/benchmarks/large_plans.py --models vit --batch 64 --target v5p:2x2x2
     python recipes/benchmarks/large_plans.py --models t5 --layers 2 --target cpu:8
+    python recipes/benchmarks/large_plans.py --models llama-70b-int4 --target v5e:4x4 --devices 16 \
+        --batch 16
 
 T5, Whisper and ViT-B are in float32, Llama-1B and eight layers of a Mixtral of width 2,048 in
-bfloat16 with 4,096 and 1,024 tokens a sequence. Needs the extras `recipes` and `tpu` or `gpu-plan`.
+bfloat16 with 4,096 and 1,024 tokens a sequence. Of Llama-70B adapters of rank 16 are trained over
+linear layers in four bits, of 4,096 tokens, each layer recomputed. Needs the extras `recipes` and
+`tpu` or `gpu-plan`.
 """
 
 import argparse
@@ -21,10 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 import transformers as hf
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
 import fsdp
 import spmd
+from recipes import packed
+from recipes.finetune_lora import TARGETS
 
 Made = tuple[nn.Module, set[type[nn.Module]], dict[str, torch.Tensor]]
 
@@ -111,22 +118,46 @@ def llama(layers: int | None, batch: int) -> Made:
     return model, {type(model.model.layers[0])}, {"input_ids": ids, "labels": ids}
 
 
+def llama_70b_int4(layers: int | None, batch: int) -> Made:
+    """Frozen packed layers and adapters, in bfloat16: QLoRA's (arXiv:2305.14314) with integers."""
+    config = hf.LlamaConfig(
+        hidden_size=8192,
+        intermediate_size=28_672,
+        num_hidden_layers=layers or 80,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        vocab_size=128_256,
+        max_position_embeddings=8192,
+    )
+    model = packed.pack_layers(hf.LlamaForCausalLM(config).bfloat16(), TARGETS)
+    model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=TARGETS))
+    decoder = model.base_model.model.model
+    for layer in decoder.layers:
+        fsdp.checkpoint_module(layer)
+    ids = torch.zeros(batch, 4096, dtype=torch.long, device="meta")
+    return model, {type(decoder.layers[0])}, {"input_ids": ids, "labels": ids}
+
+
 MODELS: dict[str, Callable[[int | None, int], Made]] = {
     "t5": t5,
     "whisper": whisper,
     "whisper-base": partial(whisper, width=512, depth=6, mel_bins=80, vocabulary=51_865),
     "llama": llama,
+    "llama-70b-int4": llama_70b_int4,
     "vit": vit,
     "mixtral": mixtral,
 }
 
 
-def plan_of(name: str, layers: int | None, batch: int, target: str) -> spmd.Plan:
-    mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
-    with torch.device("xla"):
+def plan_of(name: str, layers: int | None, batch: int, target: str, devices: int = 8) -> spmd.Plan:
+    # On meta where packing a device's initial values would run.
+    is_meta = name.endswith("int4")
+    mesh = spmd.Mesh(range(devices), (devices,), ("fsdp",), target=target if is_meta else None)
+    with torch.device("meta" if is_meta else "xla"):
         model, kinds, inputs = MODELS[name](layers, batch)
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls=kinds)
     wrapped = fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy)
+    packed.shard(wrapped, mesh)
     optimizer = torch.optim.AdamW(wrapped.parameters())
 
     def step(**inputs: Any) -> None:
@@ -146,13 +177,14 @@ def main() -> None:
         "--layers", type=int, help="layers of encoder and decoder, instead of the model's own"
     )
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--target", default="v5e:2x4", help="eight chips (default v5e:2x4)")
+    parser.add_argument("--target", default="v5e:2x4", help="chips (default v5e:2x4)")
+    parser.add_argument("--devices", type=int, default=8, help="of the target (default 8)")
     parser.add_argument("--show", action="store_true", help="print the plan, too")
     given = parser.parse_args()
-    spmd.simulate(8)
+    spmd.simulate(given.devices)
     for name in given.models:
         started = time.perf_counter()
-        plan = plan_of(name, given.layers, given.batch, given.target)
+        plan = plan_of(name, given.layers, given.batch, given.target, given.devices)
         loops = [note for note in plan.notes if "equal layers" in note]
         seconds, number = (
             time.perf_counter() - started,

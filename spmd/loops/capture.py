@@ -49,8 +49,8 @@ _NEVER = 1 << 60
 _SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
 
 
-# A read of a tensor by its sharding (see `reads.Read`), and its value.
-Gathered = tuple[XlaTensor, Sharding, Value | None]
+# A read of a tensor by its key (see `reads.Read`), and its value.
+Gathered = tuple[XlaTensor, reads.ReadKey, Value | None]
 
 
 class Capture(ClosedOver):
@@ -221,10 +221,10 @@ class Capture(ClosedOver):
         gathered again."""
         tensors = {storage_of(tensor): tensor for tensor in self._seen.values()}
         return [
-            (tensor, layout, read.value if read.stamp == storage.stamp else None)
+            (tensor, key, read.value if read.stamp == storage.stamp else None)
             for storage, tensor in tensors.items()
             if storage.reads is not None
-            for layout, read in storage.reads.known.items()
+            for key, read in storage.reads.known.items()
         ]
 
     def is_outer(self, tensor: XlaTensor) -> bool:
@@ -263,7 +263,7 @@ class Capture(ClosedOver):
         before = self._log.values()  # of what the body has written
         for name, (_, read, storage) in self.gathered_outside.items():
             tensor = wrap(storage.meta, storage)
-            sources[name] = Outside(tensor, is_stored=False, layout=read.layout)
+            sources[name] = Outside(tensor, is_stored=False, read=read.key)
         for tensor in self._seen.values():
             storage = storage_of(tensor)
             if view_of(tensor) is not None:
@@ -335,19 +335,19 @@ class Capture(ClosedOver):
 
 class Outside(NamedTuple):
     """A value from outside: what a tensor's storage has, or the value that ops read of it (FSDP
-    gathers it), that in `layout` or that of the op's context."""
+    gathers it), by the read of a key or that of the op's context."""
 
     tensor: XlaTensor
     is_stored: bool
-    layout: Sharding | None = None
+    read: reads.ReadKey | None = None
 
     def value(self) -> Value:
         """The value now."""
         storage = storage_of(self.tensor)
-        if self.layout is None:
+        if self.read is None:
             return storage.value if self.is_stored else reads.operand(self.tensor)
         assert storage.reads is not None
-        return storage.reads.known[self.layout].value_of(storage)
+        return storage.reads.known[self.read].value_of(storage)
 
 
 def sharded_gradient(source: XlaTensor, gradient: Any, *, unsharded: bool = False) -> Value:

@@ -126,8 +126,8 @@ class RecordedFunction:
             seed.set_state(state)  # the draws of a recording that is given up are drawn again
             raise
         self._was_gathered = [
-            (tensor, layout, storage_of(tensor).reads.known[layout] in fresh)
-            for tensor, layout in self._reads
+            (tensor, key, storage_of(tensor).reads.known[key] in fresh)
+            for tensor, key in self._reads
         ]
         self._was_any_gathered = any(was for *_, was in self._was_gathered)
         drawn = set(self._recorded_draws)
@@ -149,8 +149,8 @@ class RecordedFunction:
         if not (storages.READ or self._was_any_gathered):
             return False
         return any(
-            was is not _is_fresh(storage_of(tensor).reads.known.get(layout))
-            for tensor, layout, was in self._was_gathered
+            was is not _is_fresh(storage_of(tensor).reads.known.get(key))
+            for tensor, key, was in self._was_gathered
         )
 
     def constants(self) -> list[Outside]:
@@ -235,7 +235,7 @@ class RecordedFunction:
         # What is gathered behind the call, and behind its backward: later ops do not gather it.
         outer = set(map(storage_of, self.outer))  # a write makes their reads stale
         every = [x for x in capture.gathered() if self._may_write and storage_of(x[0]) not in outer]
-        self._reads = [(tensor, layout) for tensor, layout, _ in every]
+        self._reads = [(tensor, key) for tensor, key, _ in every]
         self.gathered = [x for x in every if x[2] is None or not capture.is_outside(x[2])]
         forward_values = [x for *_, x in self.gathered if x is not None]
         middle = store.next_serial()
@@ -331,8 +331,8 @@ class RecordedFunction:
             behind = capture.gathered() if self._may_write else []
             known = {walks.value_name(x) for x in (*forward_values, *operands)}
             self.gathered_behind = [
-                (tensor, layout, x)
-                for tensor, layout, x in behind
+                (tensor, key, x)
+                for tensor, key, x in behind
                 if x is None or (not capture.is_outside(x) and walks.value_name(x) not in known)
             ]
             backward_values = [x for *_, x in self.gathered_behind if x is not None]
@@ -672,9 +672,9 @@ def _is_fresh(view: Any) -> bool:
 def _keep(gathered: Sequence[Gathered], values: Sequence[Value]) -> None:
     """Has reads keep these values, in order, those without a value none."""
     queue = iter(values)
-    for tensor, layout, value in gathered:
+    for tensor, key, value in gathered:
         storage = storage_of(tensor)
-        read = storage.reads.known[layout]
+        read = storage.reads.known[key]
         if value is None:
             read.value, read.stamp = None, -1
         else:

@@ -28,9 +28,13 @@ class use_sharding:
         partition_spec: the spec to read them in; None: replicated.
         over: gathers over this mesh axis only: a tensor that other axes shard too (tensor parallel)
             stays sharded over them.
+        dtype: the eight-bit float in which devices exchange floating-point tensors of two dims or
+            more, `torch.float8_e4m3fn` or `torch.float8_e5m2`. They are cast on their shards with
+            scales, powers of two, one for each index of the gathered dim, and widened to their own
+            dtype after the gather. Gradients pass as if they were not rounded. None: their own.
 
-    Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not
-    fit.
+    Raises TypeError for a tensor that is not on xla and for another dtype, ValueError for a view or
+    a spec that does not fit.
 
     >>> import torch, spmd
     >>> weight = torch.ones(4, 2, device="xla")
@@ -47,14 +51,20 @@ class use_sharding:
         partition_spec: Sequence[Any] | None = None,
         *,
         over: str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         if over is not None and (partition_spec is not None or over not in mesh.axis_names):
             raise ValueError(
                 f"use_sharding: expected over={over!r} to be an axis of the mesh "
                 f"({', '.join(mesh.axis_names)}), and no partition_spec with it"
             )
+        if dtype not in (None, torch.float8_e4m3fn, torch.float8_e5m2):
+            raise TypeError(
+                "use_sharding: expected dtype to be torch.float8_e4m3fn, torch.float8_e5m2 or "
+                f"None, got {dtype!r}"
+            )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
-        self._mesh, self._spec, self._over = mesh, partition_spec, over
+        self._mesh, self._spec, self._over, self._dtype = mesh, partition_spec, over, dtype
         self._iteration, self._first = -1, 0
         for tensor in self._tensors:
             if view_of(tensor) is not None:
@@ -72,6 +82,7 @@ class use_sharding:
             self._mesh,
             self._spec,
             over=self._over,
+            dtype=self._dtype,
         )
 
     def __enter__(self) -> "use_sharding":
@@ -89,7 +100,7 @@ class use_sharding:
         span = (self._first, torch._C._autograd._get_sequence_nr())
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             if storage_of(tensor).reads is not None:
-                storage_of(tensor).reads.leave(read.layout, span)
+                storage_of(tensor).reads.leave(read.key, span)
         if self._reads and self._iteration != reads.generation:
             # the values gathered inside may be freed: backward begins outside
             reads.next_generation()
@@ -150,10 +161,15 @@ class use_sharding:
             map(_is_bound, self._tensors, self._reads)
         ):
             self._reads = [
-                reads.read_in(storage_of(tensor), self._layout_of(tensor))
+                reads.read_in(
+                    storage_of(tensor),
+                    self._layout_of(tensor),
+                    # scales of a vector would be as many as its elements
+                    self._dtype if tensor.is_floating_point() and tensor.dim() > 1 else None,
+                )
                 for tensor in self._tensors
             ]
-            reads.group_small(self._reads)
+            reads.group(self._reads)
 
     def _layout_of(self, tensor: XlaTensor) -> Sharding:
         spec, stored = self._spec, storage_of(tensor).sharding
@@ -166,4 +182,4 @@ class use_sharding:
 
 def _is_bound(tensor: XlaTensor, read: reads.Read) -> bool:
     stored = storage_of(tensor).reads
-    return stored is not None and stored.known.get(read.layout) is read
+    return stored is not None and stored.known.get(read.key) is read

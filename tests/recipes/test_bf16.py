@@ -21,3 +21,13 @@ class TestGap:
             f"training: {rounding[0]}, between seeds {seeds[0]}"
         )
         assert rounding[1] < seeds[1], f"held-out: {rounding[1]}, between seeds {seeds[1]}"
+
+    def test_gathers_in_eight_bits(self) -> None:
+        """They are nearer to bfloat16 than another seed is, with each seed."""
+        sizes = ["--layers=1", "--width=32", "--sequence=32", "--batch=8"]
+        options = bf16.parse(["--steps=40", "--lr=5e-3", "--gather=float8_e4m3fn", *sizes])
+        corpus = text.load()
+        runs, gaps = bf16.compare(options, text.Text(corpus.train, corpus.heldout[:2000]))
+        assert [name.partition(",")[0] for name in runs] == ["float8_e4m3fn"] * 2 + ["bfloat16"] * 2
+        *rounding, seeds = gaps.values()
+        assert all(0 < training < seeds[0] for training, _ in rounding), (rounding, seeds)

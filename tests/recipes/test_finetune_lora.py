@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import spmd
-from recipes import finetune_lora, text
+from recipes import finetune_lora, packed, text
 
 SIZES = ["--layers=1", "--width=16", "--heads=2", "--sequence=64", "--batch=64", "--rank=2"]
 TINY = [*SIZES, "--steps=2", "--base-steps=2", "--warmup=1", "--eval-every=2", "--sample=3"]
@@ -44,6 +44,33 @@ class TestReport:
 class TestSharded:
     """The base is read from several files into shards; the losses of a step, and all that is saved,
     are the CPU's."""
+
+    def test_a_base_in_four_bits(self, tmp_path: Path) -> None:
+        """Packed layers are read from the files of weights, sharded, and widened for a merge."""
+        args, plain_args = (
+            finetune_lora.parse([*TINY, f"--device={device}", "--base=int4"])
+            for device in ("xla", "cpu")
+        )
+        AutoModelForCausalLM.from_config(finetune_lora.configure(args)).save_pretrained(tmp_path)
+        model, plain = (
+            finetune_lora.adapt(tmp_path, args),
+            finetune_lora.adapt(tmp_path, plain_args),
+        )
+        model.load_state_dict(plain.state_dict())
+        assert finetune_lora.unchanged(model, tmp_path)
+        ours, theirs = map(packed.buffers_of, (model, plain))
+        assert len(ours) == 2 * len(finetune_lora.TARGETS)
+        for buffer, reference in zip(ours, theirs, strict=True):
+            assert torch.equal(buffer.cpu(), reference)
+        assert "fsdp" in spmd.get_sharding(ours[0]).partition_spec(2)
+        tokens = next(text.batches(text.load_code().train, batch=8, sequence=16, seed=0))[0]
+        expected = plain(input_ids=tokens, labels=tokens).loss.item()
+        put = finetune_lora.to_devices(tokens)
+        assert model(input_ids=put, labels=put).loss.item() == pytest.approx(expected, abs=1e-4)
+        merged = packed.widen_layers(plain).merge_and_unload()
+        assert merged(input_ids=tokens, labels=tokens).loss.item() == pytest.approx(
+            expected, abs=1e-4
+        )
 
     def test_losses_and_memory(self, tmp_path: Path) -> None:
         args, plain_args = (

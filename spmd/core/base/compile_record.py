@@ -104,6 +104,8 @@ class Collective:
             where these cores of a TPU run it, next to the others.
         seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: of these,
             the seconds without computation.
+        dtype: of the arrays, as XLA names it ("bf16", "u8"; "f32, u8" of combined collectives);
+            floats of eight bits travel as "u8".
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
@@ -127,6 +129,7 @@ class Collective:
     core: str = ""
     seconds: float = 0.0
     waiting: float = 0.0
+    dtype: str = ""
 
     @property
     def moved_bytes(self) -> int:
@@ -140,8 +143,9 @@ class Collective:
         overlap = " overlapped with other work" if self.is_async else ""
         where = f" | {self.path}" if self.path else ""
         link = f", {self.link}" if self.link else ""
+        in_dtype = f" in {self.dtype}" if self.dtype else ""
         return (
-            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} "
+            f"{self.count:,} x {kind} of {self.bytes:,} B{in_dtype} over {' x '.join(self.axes)} "
             f"({self.devices}{link}), moves {self.moved_bytes:,} B{overlap}{where} | {self.op}, "
             f"{self.line}"
         )

@@ -25,13 +25,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import torch
 
 from ..base import in_flight
+from ..base.dtypes import to_numpy_dtype
 from ..graph.graph import Node, Value, results
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Identity, Layouts, Lowering, OpSpec
-from ..sharding.buckets import EvenCut, cut_of, gather
+from ..sharding.buckets import cut_of, gather
 from ..sharding.constrain import constrain, near, wait_for_all
+from ..sharding.narrow import gather_narrow
 from ..sharding.value import Sharding
 from . import body
 from .annotations import annotate, mark_op
@@ -43,6 +46,8 @@ from .views import View, ViewRule
 from .views import read as value_of
 
 _Part = tuple[Meta, Sharding | None]  # an array, and its stored sharding
+# a read: its sharding, and the dtype of eight bits that devices exchange (None: the array's own)
+ReadKey = tuple[Sharding, torch.dtype | None]
 
 # counts contexts entered or renewed, and those left that had others inside: see `next_generation`
 generation = 0
@@ -61,18 +66,20 @@ def next_generation() -> int:
 class Read(View):
     """A full storage in another sharding; writes go to the storage itself.
 
-    group: reads that are gathered by one op, this one among them, or empty. spans: autograd's
+    dtype: the dtype in which devices exchange it, None for the array's own. group: reads that are
+    gathered by one op, this one among them, or empty. spans: autograd's
     sequence numbers of the forward ops that read through it, a (first, end) for each time the
     context was entered. run: the run behind which the value was kept (`in_flight.stamp`). All
     storages are held weakly: a storage holds its reads.
     """
 
-    __slots__ = ("group", "owner", "run", "spans")
+    __slots__ = ("dtype", "group", "owner", "run", "spans")
 
     is_read = True
 
-    def __init__(self, storage: Storage, layout: Sharding):
+    def __init__(self, storage: Storage, layout: Sharding, dtype: torch.dtype | None):
         super().__init__(ViewRule(mark_op(storage.meta, layout), None, storage.meta), None, None, 0)
+        self.dtype = dtype
         self.owner = storage.ref
         self.group: list[Read] = []
         self.spans: deque[tuple[int, int]] = deque(maxlen=64)
@@ -83,6 +90,10 @@ class Read(View):
         layout = self.rule.read.sharding
         assert layout is not None, "an annotation has one"
         return layout
+
+    @property
+    def key(self) -> ReadKey:
+        return self.layout, self.dtype
 
     def keep(self, value: Value, storage: Storage) -> None:
         super().keep(value, storage)
@@ -100,7 +111,7 @@ class Read(View):
         if self.stamp == storage.stamp:
             return self.value  # type: ignore[return-value]
         members = _live_reads(self.group)
-        if len(members) < 2:
+        if len(members) < 2 and self.dtype is None:
             return super().value_of(storage)
         _gather(
             members,
@@ -113,25 +124,25 @@ class Read(View):
 class Reads:
     """All reads of one storage.
 
-    known: the reads by sharding, the one entered last at the end. active: the reads that are
+    known: the reads by key, the one entered last at the end. active: the reads that are
     entered and not left, innermost last.
     """
 
     __slots__ = ("active", "known")
 
     def __init__(self) -> None:
-        self.known: dict[Sharding, Read] = {}
+        self.known: dict[ReadKey, Read] = {}
         self.active: list[Read] = []
 
     def enter(self, read: Read) -> None:
         """Pushes a read: later ops read through it."""
         # Taken out and put back, so that it is the last one (see `latest`).
-        self.known[read.layout] = self.known.pop(read.layout)
+        self.known[read.key] = self.known.pop(read.key)
         self.active.append(read)
 
-    def leave(self, layout: Sharding, span: tuple[int, int]) -> None:
-        """Ends the latest read in this sharding. span: see `Read.spans`."""
-        entered = next((read for read in reversed(self.active) if read.layout is layout), None)
+    def leave(self, key: ReadKey, span: tuple[int, int]) -> None:
+        """Ends the latest read of this key. span: see `Read.spans`."""
+        entered = next((read for read in reversed(self.active) if read.key == key), None)
         if entered is not None:
             self.active.remove(entered)
             entered.spans.append(span)
@@ -170,7 +181,7 @@ class Reads:
         ]
         if new.reads is not None or not fitting:
             return
-        replacements = {read: read_in(new, read.layout) for read in fitting}
+        replacements = {read: read_in(new, *read.key) for read in fitting}
         for read, replacement in replacements.items():
             replacement.spans = read.spans
         reads: Any = new.reads  # created by `read_in`
@@ -178,29 +189,31 @@ class Reads:
         old.reads = None
 
 
-def read_in(storage: Storage, layout: Sharding) -> Read:
-    """The storage's read in a sharding, created at the first call."""
+def read_in(storage: Storage, layout: Sharding, dtype: torch.dtype | None) -> Read:
+    """The storage's read of a key, created at the first call."""
     if storage.reads is None:
         storage.reads = Reads()
     layout = layout if storage.meta.numel else layout.replicated()  # there is nothing to shard
-    read = storage.reads.known.get(layout)
+    read = storage.reads.known.get((layout, dtype))
     if read is None:
-        read = storage.reads.known[layout] = Read(storage, layout)
+        read = storage.reads.known[layout, dtype] = Read(storage, layout, dtype)
     return read
 
 
-def group_small(reads: Sequence[Read]) -> None:
-    """Groups the reads of small arrays by dtype and sharding: one op gathers a group."""
+def group(reads: Sequence[Read]) -> None:
+    """Groups the reads of small arrays, and of all that are exchanged in eight bits, by dtype and
+    sharding: one op gathers a group."""
     groups: dict[object, list[Read]] = {}
     for read in reads:
         storage = read.owner()
         assert storage is not None
         cut = cut_of(storage.meta.shape, storage.sharding)
-        if cut is not None and read.layout.is_replicated() and storage.meta.numel <= JOINED_NUMEL:
-            read.group = groups.setdefault((cut.rows, storage.meta.dtype), [])
+        rows = None if cut is None or not read.layout.is_replicated() else cut.rows
+        read.group = []
+        if read.dtype is not None or (rows is not None and storage.meta.numel <= JOINED_NUMEL):
+            key = rows or read, storage.meta.dtype, read.dtype
+            read.group = groups.setdefault(key, [])
             read.group.append(read)
-        else:
-            read.group = []
 
 
 # Arrays of at most this many elements share one gather: below it a collective costs its latency,
@@ -340,7 +353,7 @@ def renew(
                 for read, storage in _live_reads(member.group).items()
                 if read in shard_of
             }
-            if len(group) > 1:
+            if len(group) > 1 or member.dtype is not None:
                 _gather(
                     group, [shard_of[read] for read in group], [sharding_of[read] for read in group]
                 )
@@ -392,46 +405,53 @@ def _live_reads(reads: Iterable[Read]) -> dict[Read, Storage]:
     return {
         read: storage
         for read, storage in living.items()
-        if storage.reads is not None and storage.reads.known.get(read.layout) is read
+        if storage.reads is not None and storage.reads.known.get(read.key) is read
     }
 
 
 def _gather(
     members: dict[Read, Storage], stored: Sequence[Value], shardings: Sequence[Sharding | None]
 ) -> None:
-    """Gathers many small arrays, each stored in its own sharding, by one all-gather."""
+    """Gathers the arrays of a group, each stored in its own sharding, by one op."""
     parts = tuple(
         (storage.meta, sharding)
         for storage, sharding in zip(members.values(), shardings, strict=True)
     )
-    layout = next(iter(members)).layout
-    node = record(_gather_op(parts, layout), tuple(stored), (), NOWHERE)
+    layout, dtype = next(iter(members)).key
+    node = record(_gather_op(parts, layout, dtype), tuple(stored), (), NOWHERE)
     for (member, storage), value in zip(members.items(), results(node), strict=True):
         member.keep(value, storage)
 
 
 @functools.lru_cache(4096)
-def _gather_op(parts: tuple[_Part, ...], layout: Sharding) -> OpSpec:
-    # Every array has a cut: see `group_small`.
-    cuts = tuple(
-        cut for meta, sharding in parts if (cut := cut_of(meta.shape, sharding)) is not None
-    )
+def _gather_op(parts: tuple[_Part, ...], layout: Sharding, dtype: torch.dtype | None) -> OpSpec:
     metas = tuple(meta for meta, _ in parts)
-    return OpSpec.of(
-        "spmd.gather", _Gather(cuts), metas, metas, statics=f"{len(metas)} arrays", sharding=layout
-    )
+    lowering = _Gather(tuple(sharding for _, sharding in parts), dtype)
+    statics = f"{len(metas)} arrays" + ("" if dtype is None else f" in {dtype}")
+    return OpSpec.of("spmd.gather", lowering, metas, metas, statics=statics, sharding=layout)
 
 
 @dataclass(frozen=True, slots=True)
 class _Gather(Lowering):
-    """Every operand unsharded, by one all-gather."""
+    """Every operand unsharded, by one all-gather; or each in eight bits."""
 
-    cuts: tuple[EvenCut, ...]
+    stored: tuple[Sharding | None, ...]
+    dtype: torch.dtype | None
 
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        return tuple(gather(operands, self.cuts))
+        if self.dtype is not None:
+            assert op.sharding is not None, "a gather has a layout"
+            dtype = to_numpy_dtype(self.dtype)
+            return tuple(gather_narrow(operands, self.stored, op.sharding, dtype))
+        # Every array has a cut: see `group`.
+        cuts = [
+            cut
+            for array, sharding in zip(operands, self.stored, strict=True)
+            if (cut := cut_of(array.shape, sharding)) is not None
+        ]
+        return tuple(gather(operands, cuts))
 
 
 @functools.lru_cache(4096)

@@ -62,7 +62,12 @@ def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
         axes, size, link = axes_of(_groups_text(line))
         if size == 1:
             continue
-        data = sum(hlo_text.num_bytes(operand.shape) for operand in operands_of(computation, line))
+        arrays = [
+            array
+            for operand in operands_of(computation, line)
+            for array in hlo_text.arrays(operand.shape)
+        ]
+        data = sum(nbytes for _, _, nbytes in arrays)
         is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
         if is_sliced and kind_in(computation, kind) != kind:
             kind, is_sliced = kind_in(computation, kind), False
@@ -84,6 +89,7 @@ def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
             link=link,
             is_async=is_async,
             core=core,
+            dtype=", ".join(sorted({dtype for dtype, _, _ in arrays})),
         )
         result.append(
             PlacedCollective(row, node, computation, line, joined(computation, line, num_nodes))

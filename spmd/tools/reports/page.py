@@ -134,7 +134,7 @@ svg { width: 100%; font: 12px system-ui, sans-serif; }
 {% if plan.verdict %}<h2>The compiler</h2><p class="bad">{{ plan.verdict }}</p>{% endif %}
 {% if plan.largest %}<h2>The largest values</h2>{{ listed(plan.largest) }}{% endif %}
 {% if plan.advice %}<h2>Advice</h2>{{ listed(plan.advice) }}{% endif %}
-{% if collectives %}<h2>Collectives</h2>{{ drawn(traffic) }}{{ grid(COLLECTIVES, collectives, (2, 3, 4)) }}{% endif %}
+{% if collectives %}<h2>Collectives</h2>{{ drawn(traffic) }}{{ grid(COLLECTIVES, collectives, (3, 4, 5)) }}{% endif %}
 {% if plan.layout %}<h2>Layout</h2>{{ grid(LAYOUT, layout, (4,)) }}{% endif %}
 {% if findings %}<h2>Findings</h2>{{ listed(findings) }}{% endif %}
 {% for note in plan.notes %}<p class="note">{{ note }}</p>{% endfor %}

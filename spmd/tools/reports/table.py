@@ -174,6 +174,7 @@ def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str,
             row.kind,
             row.axes,
             row.bytes,
+            row.dtype,
             kind_of(row),
             row.core,
             row.link,
@@ -347,7 +348,7 @@ def _findings(plan: Plan) -> Text:
     return Text("\n").join(lines)
 
 
-COLLECTIVES = ("kind", "axes", "count", "bytes", "moved")
+COLLECTIVES = ("kind", "axes", "dtype", "count", "bytes", "moved")
 
 
 def collective_rows(plan: Plan) -> Iterator[tuple[tuple[str, ...], str, str]]:
@@ -355,7 +356,7 @@ def collective_rows(plan: Plan) -> Iterator[tuple[tuple[str, ...], str, str]]:
     the user's line."""
     for row, path, count, moved in equal_collectives(plan.collectives):
         axes = f"{' x '.join(row.axes)} ({row.devices}{', ' * bool(row.link)}{row.link})"
-        texts = (kind_of(row), axes, f"{count:,}", size(row.bytes), size(moved))
+        texts = (kind_of(row), axes, row.dtype, f"{count:,}", size(row.bytes), size(moved))
         core = ", on the SparseCore" if row.core == "sparsecore" else ""
         times = (
             f"{row.seconds * 1e3:,.3g} ms, {row.waiting * 1e3:,.3g} of them waiting{core}"
@@ -375,12 +376,14 @@ def _collectives(plan: Plan) -> Text:
     remaining_rows = equal_collectives(plan.collectives)[SHOWN:]
     if remaining_rows:
         count, moved = sum(row[2] for row in remaining_rows), sum(row[3] for row in remaining_rows)
-        lines.append(Text(_row(f"{len(remaining_rows)} more", "", f"{count:,}", "", size(moved))))
+        lines.append(
+            Text(_row(f"{len(remaining_rows)} more", "", "", f"{count:,}", "", size(moved)))
+        )
     return Text("\n").join(lines)
 
 
-def _row(kind: str, axes: str, count: str, bytes_each: str, moved: str) -> str:
-    return f"{kind:<19} {axes:<18} {count:>7} {bytes_each:>12} {moved:>12}"
+def _row(kind: str, axes: str, dtype: str, count: str, bytes_each: str, moved: str) -> str:
+    return f"{kind:<19} {axes:<18} {dtype:<6} {count:>7} {bytes_each:>12} {moved:>12}"
 
 
 def kind_of(row: Collective) -> str:

@@ -230,7 +230,7 @@ def _found(tensor: torch.Tensor, propagated: Sharding | None) -> Inspection:
     sharding, by = _known(tensor) or (None, "")
     reads = () if view_of(tensor) is not None or storage.reads is None else storage.reads.known
     read_as = tuple(
-        PartitionSpec(*read.partition_spec(len(shape))) for read in reads if read is not sharding
+        PartitionSpec(*read.partition_spec(len(shape))) for read, _ in reads if read is not sharding
     )
     if propagated is not None:
         sharding, by = propagated, "compiler" if len(propagated.device_ids) > 1 else "default"
