@@ -6,7 +6,8 @@
 bfloat16, a sequence on each of eight chips. JAX by hand calls splash with its own masks under
 `shard_map`, in blocks of 512 rows and 1,024 columns, of heads wider than 128 of 512. `document_ids`
 are its segment ids, by which it skips no block, and `documents` the same rows as a mask that it
-computes. `data_ids` are an argument: both sides count all blocks of causality. On eight
+computes. `data_ids` are an argument, and `data_positions` positions in documents, of which the
+ids are made as transformers makes them: both sides count all blocks of causality. On eight
 simulated devices (`counted`) the operations are those of the loop over blocks, in float32.
 """
 
@@ -56,6 +57,7 @@ ROWS = {
         Row("documents"),
         Row("document_ids"),
         Row("data_ids"),
+        Row("data_positions"),
         Row("soft_cap"),
         Row("sinks", heads=Heads(64, 8, 64, 64)),
         Row("wide", heads=Heads(8, 4, 256, 256)),
@@ -87,6 +89,11 @@ def attended(row: Row, q: Any, k: Any, v: Any, ids: Any) -> torch.Tensor:
         mask = is_before & (ids[:, None] == ids)
     elif kind == "data_ids":
         mask = is_before & (ids[:, None, :, None] == ids[:, None, None])
+    elif kind == "data_positions":
+        started = ids.diff(prepend=ids[:, :1] - 1) != 1
+        documents = started.cumsum(-1)
+        mask = documents[:, None, :, None] == documents[:, None, None]
+        mask = mask & (ids[:, None, :, None] >= ids[:, None, None])
     elif kind == "sinks":
         blocks = create_block_mask(_local, None, None, size, size, device="xla")
         aux = AuxRequest(lse=True)
@@ -191,7 +198,7 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
             attn_logits_soft_cap=CAP if row.name == "soft_cap" else None,
         )
         ids = np.arange(size, dtype=np.int32) // DOCUMENT
-        is_segmented = row.name in ("document_ids", "data_ids")
+        is_segmented = row.name in ("document_ids", "data_ids", "data_positions")
         segments = splash.SegmentIds(ids, ids) if is_segmented else None
         sinks = jnp.zeros(heads.queries) if row.name == "sinks" else None
 

@@ -17,10 +17,9 @@ from jax import lax
 from . import sharded
 from .floats import wide
 from .kernels import computed, cudnn, flash, splash
-from .kernels.document_ids import Documents
+from .kernels.document_ids import Documents, equations_by_rows
 from .kernels.flash import Dropout, Masking, Places
 from .kernels.mask_blocks import causal, fits, in_causal_order
-from .kernels.mask_reader import equations_of
 from .registry import as_promised, lower
 
 aten = torch.ops.aten
@@ -230,7 +229,7 @@ def masking_of(bias, is_causal, query, key, wants_bias=False):
     rows, columns = query.shape[-2], key.shape[-2]
     equations = bounds = documents = None
     if bias is not None:
-        of_bias = equations_of(bias).hiding_lowest()
+        of_bias = equations_by_rows(bias)[0].hiding_lowest()
         if of_bias.is_nothing:
             bias = None if not wants_bias else bias
         elif fits(of_bias) and not wants_bias:
