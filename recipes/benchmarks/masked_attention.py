@@ -64,7 +64,7 @@ ROWS = {
         Row("latent", sequence=4096, heads=Heads(32, 32, 192, 128)),
         *(
             Row(f"counted_{name}", 2048, Heads(4, 4, 64, 64), "cpu:8", is_toy=True, sides=("ours",))
-            for name in ("causal", "window", "soft_cap")
+            for name in ("causal", "window", "soft_cap", "slopes")
         ),
     )
 }
@@ -100,16 +100,17 @@ def attended(row: Row, q: Any, k: Any, v: Any, ids: Any) -> torch.Tensor:
         out, made = flex_attention(q, k, v, block_mask=blocks, enable_gqa=grouped, return_aux=aux)
         sinks = torch.zeros(row.heads.queries, device="xla", requires_grad=True)
         return out * torch.sigmoid(made.lse - sinks[:, None])[..., None].to(out.dtype)
-    elif kind == "soft_cap":
+    elif kind in ("soft_cap", "slopes"):
+        slopes = torch.arange(row.heads.queries, device="xla").float().requires_grad_()
+
+        def score(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return (
+                CAP * torch.tanh(score / CAP) if kind == "soft_cap" else score + slopes[h] * (j - i)
+            )
+
         blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, size, size, device="xla")
-        result: Any = flex_attention(
-            q,
-            k,
-            v,
-            score_mod=lambda score, *_: CAP * torch.tanh(score / CAP),
-            block_mask=blocks,
-            enable_gqa=grouped,
-        )
+        how: Any = {"score_mod": score, "block_mask": blocks, "enable_gqa": grouped}
+        result: Any = flex_attention(q, k, v, **how)
         return result
     else:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)

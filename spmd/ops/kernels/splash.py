@@ -12,7 +12,7 @@ import functools
 import importlib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -139,32 +139,43 @@ class AttentionDevices:
         *arrays: jax.Array | None,
         bias: Any = None,
         is_backward: bool = False,
+        whole: Sequence[jax.Array] = (),
+        wanted: Sequence[jax.Array] = (),
     ) -> tuple[jax.Array | None, ...]:
-        """`body(*arrays, bias, row shard)` of each device's batch, heads and rows; keys and values
-        are gathered.
+        """`body(*arrays, bias, row shard, *whole)` of each device's batch, heads and rows; keys and
+        values are gathered.
 
         arrays: query, key, value, then arrays with the rows of the queries. bias: of four dims, or
         None, or arrays of one such shape. The results have these rows, or are the gradients of
-        query, key, value and bias, which are summed here.
+        query, key, value, bias and some of the whole arrays (`wanted`), which are summed here.
         """
         if self.mesh is None:
-            return body(*arrays, bias, 0)
+            return body(*arrays, bias, 0, *whole)
         query, key, value, *of_rows = arrays
         assert query is not None and key is not None and value is not None
         of_bias = (1,) * 4 if bias is None else jax.tree.leaves(bias)[0].shape
-        operands = "b h s d, b h t d, b h t e, " + "b h s, " * len(of_rows) + "b h s t"
+        operands = (
+            "b h s d, b h t d, b h t e, " + "b h s, " * len(of_rows) + "b h s t" + ", " * len(whole)
+        )
         results = "b h s d, b h t d, b h t e, b h s t" if is_backward else "b h s e, b h s"
         of_output = [(*query.shape[:3], value.shape[-1]), query.shape[:3]]
         shapes = [query.shape, key.shape, value.shape, of_bias] if is_backward else of_output
+        results += ", " * len(wanted)
+        shapes += [x.shape for x in wanted]
         over = {"b": self.batch, "h": self.heads, "s": self.rows}
+
+        def on_shard(*shards: Any) -> tuple[jax.Array | None, ...]:
+            count = len(shards) - len(whole)
+            return body(*shards[:count], lax.axis_index(self.rows), *shards[count:])
+
         return per_shard(
-            lambda *shards: body(*shards, lax.axis_index(self.rows)),
+            on_shard,
             f"{operands} -> {results}",
             self.mesh,
             over,
             shapes,
             scattered={"t": "s"},
-        )(*arrays, bias)
+        )(*arrays, bias, *whole)
 
 
 def forward(
