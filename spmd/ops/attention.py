@@ -179,16 +179,17 @@ def _by_platform(form, direction, case, scale, devices, wants_bias=False, has_lo
     if devices is not None and not (of_splash := splash.refusal(*case, devices.num_row_shards)):
         how = {"masking": masking, "scale": scale, "devices": devices, "otherwise": form}
         kernels["tpu"] = partial(getattr(splash, direction), **how)
-        if masking.documents is not None and sharded.platform() == "tpu":
-            sharded.note_finding(BY_IDS, "kernel")
     if is_long(*case[:2]):
-        note_blocks(of_cudnn, of_splash, wants_bias)
+        note_form(masking, of_cudnn, of_splash, wants_bias)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
 
 
-def note_blocks(of_cudnn, of_splash, wants_bias=False):
-    """Notes why attention is computed in blocks, where the program's platform has a kernel."""
+def note_form(masking, of_cudnn, of_splash, wants_bias=False):
+    """Notes why attention is computed in blocks, where the program's platform has a kernel, or
+    that the kernel skips blocks by ids."""
     platform = sharded.platform()
+    if platform == "tpu" and not of_splash and masking.documents is not None:
+        sharded.note_finding(BY_IDS, "kernel")
     reason = {"tpu": of_splash, "cpu": "", None: ""}.get(platform, of_cudnn)
     if reason:
         of_bias = " with a gradient" if wants_bias else ""

@@ -84,9 +84,9 @@ def refusal(
         return "other heads of values than of keys"
     if masking.documents is not None and not _is_there():
         return "ids of documents that are data"
-    mask, places = masking.equations, masking.places
+    mask, places = masking.of_kernel, masking.places
     if mask is not None and (places.traced or any(start and start[1] for start in places.starts)):
-        rest = mask.without_documents()
+        rest = mask.without_documents() if masking.documents is None else mask
         if places.traced is not None or not (rest is None or rest.is_band):
             return "a mask whose parts differ from device to device"
     return ""
