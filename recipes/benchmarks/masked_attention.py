@@ -6,7 +6,8 @@
 bfloat16, a sequence on each of eight chips. JAX by hand calls splash with its own masks under
 `shard_map`, in blocks of 512 rows and 1,024 columns, of heads wider than 128 of 512. `document_ids`
 are its segment ids, by which it skips no block, and `documents` the same rows as a mask that it
-computes. `data_ids` are an argument: both sides count all blocks of causality. On eight
+computes. `data_ids` are an argument, and `data_positions` positions in documents, of which the
+ids are made as transformers makes them: both sides count all blocks of causality. On eight
 simulated devices (`counted`) the operations are those of the loop over blocks, in float32.
 """
 
@@ -56,13 +57,14 @@ ROWS = {
         Row("documents"),
         Row("document_ids"),
         Row("data_ids"),
+        Row("data_positions"),
         Row("soft_cap"),
         Row("sinks", heads=Heads(64, 8, 64, 64)),
         Row("wide", heads=Heads(8, 4, 256, 256)),
         Row("latent", sequence=4096, heads=Heads(32, 32, 192, 128)),
         *(
             Row(f"counted_{name}", 2048, Heads(4, 4, 64, 64), "cpu:8", is_toy=True, sides=("ours",))
-            for name in ("causal", "window", "soft_cap")
+            for name in ("causal", "window", "soft_cap", "slopes")
         ),
     )
 }
@@ -87,22 +89,28 @@ def attended(row: Row, q: Any, k: Any, v: Any, ids: Any) -> torch.Tensor:
         mask = is_before & (ids[:, None] == ids)
     elif kind == "data_ids":
         mask = is_before & (ids[:, None, :, None] == ids[:, None, None])
+    elif kind == "data_positions":
+        started = ids.diff(prepend=ids[:, :1] - 1) != 1
+        documents = started.cumsum(-1)
+        mask = documents[:, None, :, None] == documents[:, None, None]
+        mask = mask & (ids[:, None, :, None] >= ids[:, None, None])
     elif kind == "sinks":
         blocks = create_block_mask(_local, None, None, size, size, device="xla")
         aux = AuxRequest(lse=True)
         out, made = flex_attention(q, k, v, block_mask=blocks, enable_gqa=grouped, return_aux=aux)
         sinks = torch.zeros(row.heads.queries, device="xla", requires_grad=True)
         return out * torch.sigmoid(made.lse - sinks[:, None])[..., None].to(out.dtype)
-    elif kind == "soft_cap":
+    elif kind in ("soft_cap", "slopes"):
+        slopes = torch.arange(row.heads.queries, device="xla").float().requires_grad_()
+
+        def score(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return (
+                CAP * torch.tanh(score / CAP) if kind == "soft_cap" else score + slopes[h] * (j - i)
+            )
+
         blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, size, size, device="xla")
-        result: Any = flex_attention(
-            q,
-            k,
-            v,
-            score_mod=lambda score, *_: CAP * torch.tanh(score / CAP),
-            block_mask=blocks,
-            enable_gqa=grouped,
-        )
+        how: Any = {"score_mod": score, "block_mask": blocks, "enable_gqa": grouped}
+        result: Any = flex_attention(q, k, v, **how)
         return result
     else:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
@@ -191,7 +199,7 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
             attn_logits_soft_cap=CAP if row.name == "soft_cap" else None,
         )
         ids = np.arange(size, dtype=np.int32) // DOCUMENT
-        is_segmented = row.name in ("document_ids", "data_ids")
+        is_segmented = row.name in ("document_ids", "data_ids", "data_positions")
         segments = splash.SegmentIds(ids, ids) if is_segmented else None
         sinks = jnp.zeros(heads.queries) if row.name == "sinks" else None
 

@@ -9,6 +9,7 @@ from ..ops import shape as slices
 from ..ops import windows as windows
 from ..ops.kernels import computed as computed
 from ..ops.kernels import cudnn as cudnn
+from ..ops.kernels import document_ids as document_ids
 from ..ops.kernels import grouped as grouped
 from ..ops.kernels import splash as splash
 from ..ops.kernels.flash import Dropout as Dropout

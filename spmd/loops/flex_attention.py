@@ -51,10 +51,11 @@ def flex_attention(
         )
     is_plain, is_long = _returns_scores(score_mod), query.shape[2] * key.shape[2] >= LONG
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
-    function = None
-    if is_long and not is_plain and not score_mod_other_buffers:
+    function, read = None, list[Any]()
+    if is_long and not is_plain:
         with _IndexByTensors():
-            function = recorded(score_mod, wide)
+            found = recorded(lambda *of: score_mod(*of, *score_mod_other_buffers), wide)
+        function, read = found or (None, read)
     score_mod = _of_positions(score_mod, 1, score_mod_other_buffers)
     mask_mod = _of_positions(block_mask[-1], 0, mask_mod_other_buffers)
 
@@ -67,7 +68,7 @@ def flex_attention(
             key, value = (x.expand(batch, -1, -1, -1) for x in (key, value))
             if is_long:
                 mask = known_mask(mask, query, key)
-                output, total = score_attention(query, key, value, mask, function, scale)
+                output, total = score_attention(query, key, value, mask, function, scale, read)
                 return output, total / math.log(2), result[2]
             attended = scaled_dot_product_attention(
                 query, key, value, mask, scale=scale, enable_gqa=True

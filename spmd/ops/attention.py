@@ -17,10 +17,9 @@ from jax import lax
 from . import sharded
 from .floats import wide
 from .kernels import computed, cudnn, flash, splash
-from .kernels.document_ids import Documents
+from .kernels.document_ids import Documents, equations_by_rows
 from .kernels.flash import Dropout, Masking, Places
 from .kernels.mask_blocks import causal, fits, in_causal_order
-from .kernels.mask_reader import equations_of
 from .registry import as_promised, lower
 
 aten = torch.ops.aten
@@ -126,12 +125,13 @@ def scored_attention(query, key, value, bias, *, score, scale):
 
 
 def scored_attention_backward(query, key, value, bias, *saved, score, scale):
-    """Its gradients of query, key and value. saved: the gradient of the output, the output, the
-    logsumexp and its gradient, which may be missing."""
+    """Its gradients of query, key, value and the tensors of the function that want one. saved: the
+    gradient of the output, the output, the logsumexp and its gradient, which may be missing."""
     form, case, devices = _scored(blocks_backward, query, key, value, bias, score, scale)
     form = partial(form, wants_bias=False)
     form = _by_platform(form, "backward", case, scale, devices, has_logsumexp=len(saved) > 3)
-    return form(query, key, value, *saved)[:3]
+    of_query, of_key, of_value, _, *of_tensors = form(query, key, value, *saved)
+    return of_query, of_key, of_value, *of_tensors
 
 
 def _scored(form, query, key, value, bias, score, scale):
@@ -179,16 +179,17 @@ def _by_platform(form, direction, case, scale, devices, wants_bias=False, has_lo
     if devices is not None and not (of_splash := splash.refusal(*case, devices.num_row_shards)):
         how = {"masking": masking, "scale": scale, "devices": devices, "otherwise": form}
         kernels["tpu"] = partial(getattr(splash, direction), **how)
-        if masking.documents is not None and sharded.platform() == "tpu":
-            sharded.note_finding(BY_IDS, "kernel")
     if is_long(*case[:2]):
-        note_blocks(of_cudnn, of_splash, wants_bias)
+        note_form(masking, of_cudnn, of_splash, wants_bias)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
 
 
-def note_blocks(of_cudnn, of_splash, wants_bias=False):
-    """Notes why attention is computed in blocks, where the program's platform has a kernel."""
+def note_form(masking, of_cudnn, of_splash, wants_bias=False):
+    """Notes why attention is computed in blocks, where the program's platform has a kernel, or
+    that the kernel skips blocks by ids."""
     platform = sharded.platform()
+    if platform == "tpu" and not of_splash and masking.documents is not None:
+        sharded.note_finding(BY_IDS, "kernel")
     reason = {"tpu": of_splash, "cpu": "", None: ""}.get(platform, of_cudnn)
     if reason:
         of_bias = " with a gradient" if wants_bias else ""
@@ -230,7 +231,7 @@ def masking_of(bias, is_causal, query, key, wants_bias=False):
     rows, columns = query.shape[-2], key.shape[-2]
     equations = bounds = documents = None
     if bias is not None:
-        of_bias = equations_of(bias).hiding_lowest()
+        of_bias = equations_by_rows(bias)[0].hiding_lowest()
         if of_bias.is_nothing:
             bias = None if not wants_bias else bias
         elif fits(of_bias) and not wants_bias:
@@ -282,7 +283,8 @@ def blocks_backward(
 
     arrays = query, key, value, grad_out, out, logsumexp, grad_logsumexp, dropout
     how = {"bias": bias, "masking": masking, "wants_bias": wants_bias, "is_backward": True}
-    return _like(_by_rows(form, devices, *arrays, **how), (query, key, value, bias))
+    wanted = [] if masking.score is None else masking.score.of_wanted
+    return _like(_by_rows(form, devices, *arrays, **how), (query, key, value, bias, *wanted))
 
 
 def grads_of_blocks(
@@ -299,17 +301,20 @@ def grads_of_blocks(
     grad_logsumexp=None,
     **how,
 ):
-    """The gradients of query, key, value and, if it is needed, bias, of one device, in blocks."""
+    """The gradients of query, key, value, bias, if it is needed, and tensors of the function of
+    scores, of one device, in blocks."""
     grad_out, *saved = (_heads(x, key) for x in (grad_out, out, logsumexp))
     saved.append(None if grad_logsumexp is None else _heads(grad_logsumexp, key))
     operands = grad_out, _heads(query, key), key, value, *saved
-    grad_query, *grads, grad_bias = flash.backward(
+    grad_query, grad_key, grad_value, grad_bias, *of_tensors = flash.backward(
         *operands, *_long_operands(key, dropout, bias), wants_bias=wants_bias, **how
     )
     return (
         grad_query.reshape(query.shape),
-        *grads,
+        grad_key,
+        grad_value,
         grad_bias.reshape(bias.shape) if wants_bias else None,
+        *of_tensors,
     )
 
 
@@ -329,24 +334,28 @@ def _by_rows(form, devices, *arrays, bias, masking, wants_bias=False, **directio
     )
     shared = bias[None] if is_shared else None
 
+    score, count = masking.score, len(arrays)
+
     def on_shard(*operands):
-        *arrays, bias, shard = operands
+        arrays, (bias, shard, *tensors) = operands[:count], operands[count:]
         rows = arrays[0].shape[2]
         starts = tuple((number * rows, 0) for number in range(devices.num_row_shards))
-        here = replace(
-            masking.at(Places(starts, shard)),
-            score=_score_of_shard(masking.score, devices, arrays[0]),
-        )
+        here = masking.at(Places(starts, shard))
+        if score is not None:
+            first = _first_of_shard(devices, arrays[0])
+            here = replace(here, score=replace(score, first=first, tensors=tuple(tensors)))
         return form(*arrays, shared if is_shared else bias, here)
 
+    if score is not None:
+        wanted = score.of_wanted if direction else ()
+        direction |= {"whole": score.tensors, "wanted": wanted}
     return devices.run(on_shard, *arrays, bias=None if is_shared else bias, **direction)
 
 
-def _score_of_shard(score, devices, query):
-    """The function of scores of a device's batch and heads."""
+def _first_of_shard(devices, query):
+    """The first batch and head of a device."""
     axes = zip((devices.batch, devices.heads), query.shape, strict=False)
-    first = (lax.axis_index(names) * size if names else 0 for names, size in axes)
-    return None if score is None else replace(score, first=tuple(first))
+    return tuple(lax.axis_index(names) * size if names else 0 for names, size in axes)
 
 
 # -- The scores as one array. The backward repeats the forward's expressions for the probabilities:

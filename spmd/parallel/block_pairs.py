@@ -15,10 +15,12 @@ from ..core.extend import Dropout, Masking, attention, cudnn, splash
 class Form(NamedTuple):
     """Functions of a pair. forward: (query, key, value, bias, dropout, masking) -> output,
     log-sum-exp. backward: (query, key, value, grad_out, out, logsumexp, bias, dropout,
-    masking) -> the gradients of the first three."""
+    masking) -> the gradients of the first three. takes_ids: of documents that are data, in place of
+    a bias."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
+    takes_ids: bool = False
 
 
 def forms_of(
@@ -40,14 +42,16 @@ def forms_of(
     }
     case = query, key, value, masking, bias, float(is_dropped)
     of_cudnn, of_splash = cudnn.refusal(*case), splash.refusal(*case, shards)
-    attention.note_blocks(of_cudnn, of_splash)
+    attention.note_form(masking, of_cudnn, of_splash)
     if not of_cudnn:
         forms["cuda"] = Form(
             partial(_cudnn_forward, scale=scale), partial(_cudnn_backward, scale=scale)
         )
     if not of_splash:
         forms["tpu"] = Form(
-            partial(_splash_forward, scale=scale), partial(_splash_backward, scale=scale)
+            partial(_splash_forward, scale=scale),
+            partial(_splash_backward, scale=scale),
+            takes_ids=masking.documents is not None,
         )
     return forms
 
@@ -62,13 +66,13 @@ def _backward_in_blocks(*arrays, scale):
     return attention.grads_of_blocks(*operands, dropout, bias, **how)[:3]
 
 
-def _splash_forward(query, key, value, bias, dropout, masking, *, scale):
-    return splash.shard_forward(query, key, value, masking=masking, scale=scale)
+def _splash_forward(query, key, value, ids, dropout, masking, *, scale):
+    return splash.shard_forward(query, key, value, masking=masking, scale=scale, ids=ids)
 
 
 def _splash_backward(*arrays, scale):
-    *operands, _, _, masking = arrays
-    return splash.shard_backward(*operands, masking=masking, scale=scale)[:3]
+    *operands, ids, _, masking = arrays
+    return splash.shard_backward(*operands, masking=masking, scale=scale, ids=ids)[:3]
 
 
 def _cudnn_forward(query, key, value, bias, dropout, masking, *, scale):

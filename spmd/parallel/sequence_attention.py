@@ -24,6 +24,7 @@ from ..core.extend import (
     Places,
     attention,
     computed,
+    document_ids,
     floats,
     partitioning,
     registry,
@@ -141,7 +142,6 @@ class AttentionCase:
         if rows != columns:
             return f"{over}: {rows} rows of queries meet {columns} of keys"
         masking, bias = attention.masking_of(bias, is_causal, query, key)
-        masking = replace(masking, documents=None)
         bias = None if bias is None else attention.of_four_dims(bias)
         case = AttentionCase(query, key, value, masking, bias, dropout_p, scale, devices)
         chunks = devices.num_row_shards * (2 if is_causal else 1)
@@ -242,7 +242,13 @@ class AttentionCase:
         """(output, logsumexp) in the accumulation dtype."""
 
         def body(
-            form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, dropout: Any
+            form: Form,
+            bias: Bias | IdsOfPairs,
+            dtype: Any,
+            query: Any,
+            key: Any,
+            value: Any,
+            dropout: Any,
         ) -> Any:
             def pair(rows: Any, columns: Any, place: Place) -> Any:
                 query, dropout, of_rows = rows
@@ -264,7 +270,13 @@ class AttentionCase:
         """The gradients of query, key and value, in the accumulation dtype."""
 
         def body(
-            form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, *row_operands: Any
+            form: Form,
+            bias: Bias | IdsOfPairs,
+            dtype: Any,
+            query: Any,
+            key: Any,
+            value: Any,
+            *row_operands: Any,
         ) -> Any:
             def pair(rows: Any, columns: Any, place: Place) -> Any:
                 query, *saved, dropout, of_rows = rows
@@ -305,19 +317,20 @@ class AttentionCase:
         bias = self.bias
         is_shared = bias is not None and bias.shape[:2] == (1, 1) and computed.is_computed(bias)
 
-        def run(form: Form, *arrays: Any) -> Any:
+        def run(form: Form, ids: Any, *arrays: Any) -> Any:
             def on_shard(of_shard: Any, *shards: Any) -> Any:
-                return body(
-                    form,
-                    Bias(bias if is_shared else of_shard, is_shared, self.length),
-                    dtype,
-                    *shards,
+                of_pairs = (
+                    IdsOfPairs.of(of_shard, self.length)
+                    if form.takes_ids
+                    else Bias(bias if is_shared else of_shard, is_shared, self.length)
                 )
+                return body(form, of_pairs, dtype, *shards)
 
             function = partitioning.per_shard(
                 on_shard, f"b h s t, {words}", devices.mesh, over, shapes
             )
-            return function(None if is_shared else bias, *arrays, dropout)
+            of_pairs = ids if form.takes_ids else None if is_shared else bias
+            return function(of_pairs, *arrays, dropout)
 
         masking = replace(self.masking, places=self._places)
         operands = self.query, self.key, self.value, masking, self.bias
@@ -327,13 +340,15 @@ class AttentionCase:
         bodies: dict[str, Callable[..., Any]] = {
             name: partial(run, form) for name, form in forms.items()
         }
+        is_by_ids = any(form.takes_ids for form in forms.values())
+        ids = IdsOfPairs.operands(self.masking.documents) if is_by_ids else None
         if "tpu" in bodies:
             promised = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
             bodies["tpu"] = partial(splash.when_lowered, bodies["tpu"], bodies["default"], promised)
         return (
-            lax.platform_dependent(*arrays, **bodies)
+            lax.platform_dependent(ids, *arrays, **bodies)
             if len(bodies) > 1
-            else bodies["default"](*arrays)
+            else bodies["default"](ids, *arrays)
         )
 
 
@@ -391,6 +406,42 @@ class Bias:
 
         start = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.bool_)
         return lax.while_loop(lambda state: ~state[1] & (state[0] < self.length), look, start)[1]
+
+
+@dataclass(frozen=True)
+class IdsOfPairs:
+    """Ids of documents of all rows and columns, of 32 bits [batch or 1, positions], on a device, in
+    place of a bias; length: of a chunk."""
+
+    of_rows: jax.Array
+    of_columns: jax.Array
+    length: int
+    rows: None = None  # no rows are exchanged
+
+    @staticmethod
+    def operands(documents: Any) -> tuple[document_ids.Side, document_ids.Side]:
+        """The sides of rows and columns [batch or 1, 1, 1, positions], alike."""
+        rows, columns = documents.arrays()
+        sides = document_ids.Side(*(x[:, None] for x in rows)), columns
+        batch = max(len(side.ids) for side in sides)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape[1:])), sides)
+
+    @staticmethod
+    def of(sides: Any, length: int) -> "IdsOfPairs":
+        rows, columns = sides
+        rows = document_ids.Side(*(x[:, 0] for x in rows))
+        return IdsOfPairs(*document_ids.of_32_bits(rows, columns), length)
+
+    def at(self, of_rows: None, place: Place) -> tuple[jax.Array, ...]:
+        """The ids of a pair of chunks."""
+        sides = (self.of_rows, place.row), (self.of_columns, place.column)
+        return tuple(lax.dynamic_slice_in_dim(ids, at, self.length, 1) for ids, at in sides)
+
+    def is_visible(self, of_rows: None, place: Place) -> jax.Array:
+        """False if no row of a pair of chunks may have a column's id."""
+        rows, columns = self.at(of_rows, place)
+        by_ids = jnp.any(document_ids.visible(rows, columns, (self.length, self.length)))
+        return by_ids if place.is_visible is None else by_ids & place.is_visible
 
 
 def _from(dropout: Any, place: Place) -> Any:

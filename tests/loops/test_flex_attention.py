@@ -27,6 +27,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import spmd
 from spmd.core.programs import cache
 from spmd.loops import flex_attention as ours
+from spmd.loops import score_attention
 from spmd.ops import attention as core_attention
 from spmd.ops.kernels import flash
 
@@ -426,18 +427,21 @@ SCORES: dict[str, Callable[..., Any] | None] = {
 }
 
 
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All attention in a loop over blocks of scores."""
+    cache.clear_cache()
+    use_blocks(monkeypatch, 5)
+    monkeypatch.setattr(core_attention, "LONG", 1)
+    monkeypatch.setattr(flash, "BLOCK", (8, 7))
+    yield
+    cache.clear_cache()
+
+
+@pytest.mark.usefixtures("long")
 @pytest.mark.parametrize("name", SCORES)
 class TestFunctionsOfScores:
     """Functions that read no tensor, in the loop over blocks of scores, and the logsumexp."""
-
-    @pytest.fixture(autouse=True)
-    def long(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        cache.clear_cache()
-        use_blocks(monkeypatch, 5)
-        monkeypatch.setattr(core_attention, "LONG", 1)
-        monkeypatch.setattr(flash, "BLOCK", (8, 7))
-        yield
-        cache.clear_cache()
 
     def test_against_math(self, name: str) -> None:
         """With the gradient of the logsumexp; a row sees nothing."""
@@ -463,6 +467,89 @@ class TestFunctionsOfScores:
         for tensor in on_xla:
             spmd.mark_sharding(tensor.requires_grad_(), mesh, spec)
         made, logsumexp, _ = attention_on_xla(*on_xla, SCORES[name], causal)
+        of_xla = torch.autograd.grad(made.sin().sum() + logsumexp.cos().sum(), on_xla)
+        for one, other in zip((made, *of_xla), (expected, *grads), strict=True):
+            check(one, other)
+
+
+def _of_tensors(name: str) -> tuple[list[torch.Tensor], Callable[..., Any]]:
+    """Tensors, and a function of them that is a function of scores."""
+    ids = torch.tensor([[0] * 9 + [1] * 15, [0] * 20 + [1] * 4])
+    bias: Callable[..., Any] = lambda bias: lambda score, b, h, m, n: score + bias[h, m, n]  # noqa: E731
+    functions: dict[str, tuple[list[torch.Tensor], Callable[..., Any]]] = {
+        "slopes": (
+            [torch.randn(4)],
+            lambda slopes: lambda score, b, h, m, n: score + slopes[h] * (n - m),
+        ),
+        "relative bias": (
+            [torch.randn(4, 47)],
+            lambda table: lambda score, b, h, m, n: score + table[h, m - n + 23],
+        ),
+        "scales of documents": (
+            [torch.randn(2), ids],
+            lambda scales, ids: lambda score, b, h, m, n: score * scales[ids[b, n]],
+        ),
+        "a full bias": ([torch.randn(4, 24, 24)], bias),
+    }
+    return functions[name]
+
+
+@pytest.mark.usefixtures("long")
+class TestFunctionsOfTensors:
+    """Functions that read tensors, in the loop over blocks: also the gradients of the tensors."""
+
+    NAMES = "slopes", "relative bias", "scales of documents", "a full bias"
+
+    @pytest.fixture(autouse=True)
+    def calls(self, monkeypatch: pytest.MonkeyPatch) -> list[flash.Score]:
+        """The functions that are called for a block."""
+        made: list[flash.Score] = []
+        of = flash.Score.of
+
+        def seen(score: flash.Score, *operands: Any) -> Any:
+            made.append(score)
+            return of(score, *operands)
+
+        monkeypatch.setattr(flash.Score, "of", seen)
+        return made
+
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("most", [1 << 16, 100])
+    def test_against_math(
+        self, name: str, most: int, calls: list[flash.Score], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A loop carries the gradients of small tensors; of others all scores are computed."""
+        monkeypatch.setattr(score_attention, "_MOST", most)
+        mask = and_masks(causal, lambda b, h, m, n: (m - n < 9) & (m != 5))
+        tensors, function = _of_tensors(name)
+        compare(
+            lambda attention, q, k, v, *tensors: attention(q, k, v, function(*tensors), mask),
+            *heads(4, 2, length=24, kv_length=24),
+            *tensors,
+        )
+        has_room = max(x.numel() for x in tensors if x.is_floating_point()) <= most
+        assert any(score.wanted for score in calls) == has_room
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    @pytest.mark.parametrize("spec", [("a", "b", None, None), ("a", None, "b", None)])
+    @pytest.mark.parametrize("name", NAMES[1:3])
+    def test_sharded(
+        self, name: str, spec: Any, partitioner: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The gradients of tensors are summed over all devices."""
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+        mesh = spmd.Mesh(range(8), (2, 4), ("a", "b"))
+        tensors, function = _of_tensors(name)
+        operands = [*heads(4, 4, length=24, kv_length=24), tensors[0]]
+        leaves = [x.clone().requires_grad_() for x in operands]
+        score = function(leaves[3], *tensors[1:])
+        expected, total, _ = attention_on_cpu(*leaves[:3], score, causal)
+        grads = torch.autograd.grad(expected.sin().sum() + total.cos().sum(), leaves)
+        on_xla = [x.to("xla").requires_grad_() for x in operands]
+        for tensor in on_xla[:3]:
+            spmd.mark_sharding(tensor, mesh, spec)
+        score = function(on_xla[3], *(x.to("xla") for x in tensors[1:]))
+        made, logsumexp, _ = attention_on_xla(*on_xla[:3], score, causal)
         of_xla = torch.autograd.grad(made.sin().sum() + logsumexp.cos().sum(), on_xla)
         for one, other in zip((made, *of_xla), (expected, *grads), strict=True):
             check(one, other)

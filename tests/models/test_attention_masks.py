@@ -182,12 +182,22 @@ def test_trl_packs_as_transformers() -> None:
     assert all(torch.equal(batch[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("form", ["sdpa", "flex_attention"])
-def test_documents_by_positions(form: str, reached: Reached) -> None:
+@pytest.mark.parametrize(
+    ("name", "form", "settings", "shares"),
+    [
+        ("qwen3", "sdpa", {}, [CAUSAL, CAUSAL]),
+        ("gemma3_text", "sdpa", SLIDING, [LOCAL, CAUSAL]),
+        ("qwen3", "flex_attention", {}, [1.0, 1.0]),
+    ],
+)
+def test_documents_by_positions(
+    name: str, form: str, settings: dict[str, Any], shares: list[float], reached: Reached
+) -> None:
     """Positions start again with each document; transformers makes ids of them, and compares
-    positions: both are data, so each block is looked at."""
-    compare(made("qwen3", form), by_transformers(), form)
-    assert reached == Reached([1.0] * 4, [("bool", True)] * 4)
+    positions, which are rows inside of a document. The ids are data, so each block is looked at. A
+    compiled `flex_attention` gets both as its inputs."""
+    compare(made(name, form, **settings), by_transformers(), form)
+    assert reached == Reached([*shares, *shares[::-1]], [("bool", True)] * 4)
 
 
 def test_padding(reached: Reached) -> None:

@@ -24,7 +24,7 @@ from spmd.ops import attention, sharded
 from spmd.ops.kernels import document_ids, splash
 from spmd.ops.kernels.flash import NO_MASK, Masking, Places, Score
 from spmd.ops.kernels.mask_blocks import MaskEquations, causal
-from spmd.ops.kernels.mask_reader import equations_of
+from spmd.ops.kernels.mask_reader import equations_and_values
 
 CASES: dict[str, dict[str, Any]] = {
     "causal": {"is_causal": True},
@@ -308,7 +308,7 @@ def by_mask(condition: Callable[[Any, Any], Any], rows: int, columns: int) -> Ma
 
     def program() -> Any:
         mask = condition(jnp.arange(rows)[:, None], jnp.arange(columns)[None])
-        equations.append(equations_of(mask).of_matrix())
+        equations.append(equations_and_values(mask)[0].of_matrix())
         return mask
 
     with compiler_context():
@@ -466,6 +466,30 @@ DOCUMENTS: dict[str, tuple[int, Callable[..., Any]]] = {
 }
 
 
+def _looked_up(array: Any, numpy: Any) -> tuple[Any, Any]:
+    """The values of rows and of columns, as transformers looks them up."""
+    at, sequences = numpy.arange(256), numpy.arange(len(array))[:, None, None, None]
+    return array[sequences, at[:, None]], array[sequences, at]
+
+
+def packed_mask(
+    positions: Any,
+    numpy: Any,
+    *,
+    window: int = 256,
+    step: int = 1,
+    compared: Any = None,
+    is_started: Callable[[Any], Any] = lambda started: started,
+) -> Any:
+    """The mask that transformers makes of positions [batch, 256] of packed documents."""
+    before = numpy.concatenate([positions[:, :1] - 1, positions[:, :-1]], 1)
+    ids = numpy.cumsum(is_started(positions - before != step), 1)
+    (row_ids, column_ids), (row, column) = (
+        _looked_up(x, numpy) for x in (ids, positions if compared is None else compared)
+    )
+    return (row_ids == column_ids) & (row >= column) & (row - column < window)
+
+
 class TestDocumentIds:
     """Ids that are data: the table is made on the device."""
 
@@ -485,11 +509,27 @@ class TestDocumentIds:
         if is_sorted:
             ids = ids.sort(1)[0]
         ids[ids == 4] += 1 << 33
+        at = torch.arange(256)
+        self.compare(
+            lambda ids: mask_of(ids, jnp.arange(256)[:, None], jnp.arange(256)),
+            ids,
+            mask_of(ids, at[:, None], at),
+            [*qkv, grad],
+        )
+
+    def compare(
+        self,
+        mask_of: Callable[[jax.Array], jax.Array],
+        ids: torch.Tensor,
+        allowed: torch.Tensor,
+        operands: list[torch.Tensor],
+    ) -> None:
+        """Compares values and gradients of the kernel with torch's."""
+        *qkv, grad = operands
         arrays = [jnp.asarray(x.numpy()) for x in (*qkv, grad)]
 
         def attend(ids: jax.Array, *arrays: jax.Array) -> Any:
-            at = jnp.arange(256)
-            masking, bias = attention.masking_of(mask_of(ids, at[:, None], at), False, *arrays[:2])
+            masking, bias = attention.masking_of(mask_of(ids), False, *arrays[:2])
             assert masking.documents is not None
             assert not splash.refusal(*arrays[:3], masking, bias, 0.0)
             ids = document_ids.of_32_bits(*masking.documents.arrays())
@@ -499,14 +539,50 @@ class TestDocumentIds:
 
         with compiler_context(), jax.default_matmul_precision("highest"):
             made = jax.jit(attend)(jnp.asarray(ids.numpy()), *arrays)
-        at = torch.arange(256)
         leaves = [x.requires_grad_() for x in qkv]
-        allowed = mask_of(ids, at[:, None], at)
         expected = F.scaled_dot_product_attention(*leaves, allowed, scale=0.25, enable_gqa=True)
         rtol, atol = TOLERANCE[torch.float32]
         expected_grads = torch.autograd.grad(expected, leaves, grad)
         for one, other in zip(made, [expected, *expected_grads], strict=True):
             np.testing.assert_allclose(one, other.detach(), rtol, atol)
+
+    @pytest.mark.parametrize("window", [256, 100])
+    @pytest.mark.parametrize("batch", [1, 2])
+    def test_positions(self, batch: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Positions that are data, of which the ids are made: rows and columns of the kernel. Also
+        of documents that do not begin at 0."""
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        monkeypatch.setattr(splash, "_BLOCKS", (128, 128, 128))
+        lengths = [[50, 120, 86], [200, 1, 55]][:batch]
+        rows = [torch.cat([torch.arange(n) + n // 60 for n in of_row]) for of_row in lengths]
+        positions, of_masks = torch.stack(rows), {"window": window}
+        allowed = torch.from_numpy(packed_mask(positions.numpy(), np, **of_masks))
+        mask_of = lambda positions: packed_mask(positions, jnp, **of_masks)  # noqa: E731
+        self.compare(mask_of, positions, allowed, operands(torch.float32, kv_heads=2))
+
+    @pytest.mark.parametrize(
+        ("is_by_rows", "how"),
+        [
+            (True, {}),
+            (True, {"is_started": lambda started: started | (jnp.arange(256) == 9)}),
+            (False, {"is_started": lambda started: started & (jnp.arange(256) == 9)}),
+            (False, {"is_started": lambda started: started.astype(np.int8)}),
+            (False, {"step": 2}),
+            (False, {"compared": jnp.arange(256)[None] * 2}),
+        ],
+    )
+    def test_which_positions(self, is_by_rows: bool, how: dict[str, Any]) -> None:
+        """Of positions that need not rise by one inside of a document the mask stays data."""
+
+        def program(positions: jax.Array) -> jax.Array:
+            mask = packed_mask(positions, jnp, **how)
+            mask = mask if len(mask) > 1 else mask.reshape(256, 256)
+            found = document_ids.Documents.of(mask)
+            assert (found is not None and found.rest is not None) == is_by_rows
+            return mask
+
+        for batch in (1, 2):
+            jax.eval_shape(program, jax.ShapeDtypeStruct((batch, 256), np.int64))
 
     def test_blocks(self) -> None:
         """Sorted ids leave the blocks of their documents, padding none of its own."""

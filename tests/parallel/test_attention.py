@@ -1,6 +1,7 @@
 """Attention over a sharded sequence against torch on CPU: each exchange, with masks, dropout and
 gradients."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +15,9 @@ import fsdp
 import spmd
 from spmd import P
 from spmd.core.programs import cache
+from spmd.ops import attention
 from spmd.ops.kernels import splash
+from spmd.ops.kernels.document_ids import Documents
 
 pytestmark = pytest.mark.partitioned("attention over a sharded sequence")
 
@@ -207,6 +210,34 @@ class TestSplash:
         monkeypatch.setattr(block_pairs, "_backward_in_blocks", block_pairs._splash_backward)
         cache.clear_cache()
         check(operands(2, 2, torch.float32, length=1024), is_causal=is_causal)
+
+    @pytest.mark.parametrize("window", [1024, 200])
+    def test_ids(self, exchange: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Documents whose ids are data, by sequence: pairs of chunks get their ids."""
+        from spmd.parallel import block_pairs, sequence_attention
+
+        def masking_of(*how: Any) -> Any:
+            masking, rest = made(*how)  # a CPU's program keeps no ids
+            return dataclasses.replace(masking, documents=Documents.of(rest)), rest
+
+        def forms_of(*how: Any) -> dict[str, block_pairs.Form]:
+            taken.append(block_pairs.forms_of(*how)["tpu"])
+            return {"default": taken[-1]}
+
+        def mask(length: int, device: torch.device) -> torch.Tensor:
+            rows, columns = positions(length, device)
+            ends = torch.tensor([[100, 300, 600, 900], [500, 513, 800, 801]])
+            ids = (torch.arange(length)[:, None] >= ends[:, None]).sum(-1).to(device)
+            same = ids[:, None, :, None] == ids[:, None, None]
+            return same & (columns <= rows) & (rows - columns < window)
+
+        made, taken = attention.masking_of, list[block_pairs.Form]()
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        monkeypatch.setattr(attention, "masking_of", masking_of)
+        monkeypatch.setattr(sequence_attention, "forms_of", forms_of)
+        cache.clear_cache()
+        check(operands(4, 4, torch.float32, length=1024), mask=mask)
+        assert taken and all(form.takes_ids for form in taken)
 
 
 class TestModels:

@@ -22,7 +22,7 @@ from spmd.ops.kernels.mask_blocks import (
     causal,
     table,
 )
-from spmd.ops.kernels.mask_reader import equations_of
+from spmd.ops.kernels.mask_reader import equations_and_values
 
 Condition = Callable[[ModuleType, Any, Any], Any]  # of numpy or jax.numpy, rows, columns
 
@@ -112,7 +112,7 @@ def traced(mask: Callable[[ModuleType], Any]) -> tuple[MaskEquations, np.ndarray
 
     def program() -> Any:
         value = mask(jnp)
-        equations.append(equations_of(value))
+        equations.append(equations_and_values(value)[0])
         return value
 
     with compiler_context():
@@ -226,7 +226,7 @@ class TestTable:
             at = jnp.arange(64)
             mask = ids[:, None] == ids
             mask = mask & (at[:, None] >= at) if is_causal else mask
-            equations.append(equations_of(mask))
+            equations.append(equations_and_values(mask)[0])
             return mask
 
         jax.make_jaxpr(program)(np.zeros(64, np.int64))
@@ -251,7 +251,7 @@ def test_a_bias_of_data_in_a_mask(form: str, dtype: Any) -> None:
             mask = bias + jnp.where(before, jnp.asarray(0, dtype), jnp.asarray(number, dtype))
         else:
             mask = jnp.where(before, bias, jnp.asarray(number, dtype))
-        equations.append(equations_of(mask).hiding_lowest())
+        equations.append(equations_and_values(mask)[0].hiding_lowest())
         return mask
 
     jax.make_jaxpr(program)(np.zeros((2, 1, 1), dtype))
@@ -266,7 +266,7 @@ def test_the_lowest_number_in_all_of_a_row() -> None:
     def program(bias: Any) -> Any:
         at = jnp.arange(64)
         mask = jnp.where(at[:, None] > at, bias, jnp.finfo(jnp.float32).min)
-        equations.append(equations_of(mask).hiding_lowest())
+        equations.append(equations_and_values(mask)[0].hiding_lowest())
         return mask
 
     jax.make_jaxpr(program)(np.zeros((64, 64), np.float32))
@@ -284,7 +284,7 @@ def test_a_million_rows(capsys: pytest.CaptureFixture[str]) -> None:
         )
 
     equations: list[MaskEquations] = []
-    jax.eval_shape(lambda: (value := mask(), equations.append(equations_of(value)))[0])
+    jax.eval_shape(lambda: (value := mask(), equations.append(equations_and_values(value)[0]))[0])
     span = Span(0, length, 512)
     tracemalloc.start()
     start = time.perf_counter()

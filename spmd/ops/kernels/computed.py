@@ -97,6 +97,11 @@ def producer(value: Value) -> Produced | None:
     return producer(_Scope(closed.jaxpr, operands).value(closed.jaxpr.outvars[0]))
 
 
+def name_of(value: Value) -> object:
+    """What is equal for one value alone, as long as it lives."""
+    return (value.var, id(value.scope)) if isinstance(value, InnerLoop) else id(value)
+
+
 def shape_of(value: Value) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
 
@@ -162,11 +167,10 @@ def is_computed(matrix: Value) -> bool:
     the program."""
     if not _is_matrix(matrix) or _step(matrix) is None:
         return False
-    todo, visited = [matrix], set()
+    todo, visited = [matrix], set[object]()
     while todo:
         value = todo.pop()
-        is_inner = isinstance(value, InnerLoop)
-        name: object = (value.var, id(value.scope)) if isinstance(value, InnerLoop) else id(value)
+        is_inner, name = isinstance(value, InnerLoop), name_of(value)
         if name in visited or not (is_inner or _is_matrix(value)):
             continue
         visited.add(name)

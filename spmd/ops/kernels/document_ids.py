@@ -1,10 +1,10 @@
 """Documents whose ids are data: the ids of a mask's rows and columns, and the blocks that they
-leave, by the lowest and the highest id of each block, on the device.
+leave, by the lowest and the highest id of each block, on the device. Positions in documents, of
+which the ids are made, are read as rows and columns.
 
 Not here: ids that are known, which are equations of a mask (`mask_blocks`).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
@@ -14,9 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .computed import Value, full_of
-from .mask_blocks import Line, MaskEquations, fits, reached
-from .mask_reader import equations_and_values
+from .computed import SAME, Value, full_of, name_of, producer, shape_of
+from .mask_blocks import (
+    Line,
+    MaskEquations,
+    conditions_of,
+    constant_at,
+    fits,
+    in_order,
+    intersection,
+    order_of,
+    reached,
+)
+from .mask_reader import Axes, Values, bare, dtype_of, equations_and_values
 
 # Ids of rows and of columns that are hidden altogether.
 _NO_COLUMN, _NO_ROW = -(2**31 - 1), -(2**31 - 2)
@@ -42,12 +52,12 @@ class Documents:
     of_rows: tuple[int, ...]
     of_columns: tuple[int, ...]
     rest: MaskEquations | None
-    values: dict[int, tuple[Value, tuple[int | None, ...]]]
+    values: Values
 
     @staticmethod
     def of(mask: Value) -> "Documents | None":
         """The documents of a mask of Booleans; None where other data is in it."""
-        equations, values = equations_and_values(mask)
+        equations, values = equations_by_rows(mask)
         lines, rank = equations.lines, len(equations.shape)
         if rank > 4 or lines[-1].dtype != "bool":
             return None
@@ -58,7 +68,7 @@ class Documents:
         sides = {"row": {rank - 2, *batch}, "column": {rank - 1, *batch}}
         found: dict[str, list[int]] = {"row": [], "column": [], "rest": []}
         ids: list[tuple[int, int]] = []
-        for index in _conditions(lines):
+        for index in conditions_of(lines):
             line = lines[index]
             if is_known[index]:
                 found["rest"].append(index)
@@ -71,8 +81,11 @@ class Documents:
             if pair is None or ids or not all(i in values for i in pair):
                 return None
             ids.append(pair)
-        rest = _intersection(equations, found["rest"])
-        if rest is not None:
+        rest = None
+        if found["rest"]:
+            extended = list(lines)
+            last = intersection(extended, found["rest"])
+            rest = MaskEquations(tuple(reached(extended, last)), equations.shape)
             if not fits(rest):
                 return None
             rest = rest.of_matrix()
@@ -105,15 +118,97 @@ class Documents:
         return array.reshape(of_batch, array.size // of_batch)
 
 
-def _conditions(lines: tuple[Line, ...]) -> Iterator[int]:
-    """The conditions that a mask is the intersection of."""
-    todo = [len(lines) - 1]
-    while todo:
-        index = todo.pop()
-        if lines[index].name == "and":
-            todo.extend(lines[index].operands)
-        else:
-            yield index
+def equations_by_rows(mask: Value) -> tuple[MaskEquations, Values]:
+    """The equations of a mask and the values of their lines, with rows and columns in place of
+    positions in documents, in conditions of the differences of these.
+
+    Of a packed batch a document begins where positions do not rise by one. So inside of a document
+    the difference of two positions is that of their rows.
+    """
+    equations, values = equations_and_values(mask)
+    lines, conditions = equations.lines, list(conditions_of(equations.lines))
+    pairs = [lines[i].operands for i in conditions if lines[i].name == "eq"]
+    for sides in ([values[i] for i in pair if i in values] for pair in pairs):
+        is_one = len(sides) == 2 and name_of(sides[0][0]) == name_of(sides[1][0])
+        if is_one and (source := _positions_of(sides[0][0])) is not None:
+            break
+    else:
+        return equations, values
+    rank = len(equations.shape)
+    matrix = {rank - 2, rank - 1}
+    places = {
+        index: Line("position", "int64", lines[index].axes & matrix, parameter=axes[-1])
+        for index, (value, axes) in values.items()
+        if any(_is_along(axes, of_ids) for _, of_ids in sides)
+        and _behind_first(value) == (source, 0)
+    }
+    # Behind all lines those again, with places.
+    count, both = len(lines), [*lines]
+    for index, line in enumerate(lines):
+        operands = tuple(i + count for i in line.operands)
+        axes = frozenset[int]().union(*(both[i].axes for i in operands)) if operands else line.axes
+        both.append(places.get(index, line._replace(operands=operands, axes=axes)))
+    chosen = [
+        i + count * MaskEquations(tuple(reached(both, i + count)), equations.shape).is_band
+        for i in conditions
+    ]
+    order = order_of(both, intersection(both, chosen))
+    by_rows = MaskEquations(tuple(in_order(both, order)), equations.shape)
+    return by_rows, {order[i]: value for i, value in values.items() if i in order}
+
+
+def _is_along(axes: Axes, of_ids: Axes) -> bool:
+    """True if positions lie along the axes of ids; those of one sequence are of all."""
+    pairs = zip(axes[::-1], of_ids[::-1], strict=False)
+    return axes[-1:] == of_ids[-1:] and all(mine in (None, of_id) for mine, of_id in pairs)
+
+
+def _positions_of(ids: Value) -> object | None:
+    """The name of the positions of which ids of documents are made: these are a running sum of a
+    condition, which is false only where a position is one more than that before it."""
+    produced = producer(ids)
+    if produced is None or produced[0].name != "cumsum" or produced[1]["reverse"]:
+        return None
+    started, values = equations_and_values(bare(produced[2][0]))
+    lines, is_along = started.lines, produced[1]["axis"] == len(shape_of(ids)) - 1
+    if lines[-1].dtype != "bool" or not is_along or np.dtype(dtype_of(ids)).itemsize < 4:
+        return None
+    for line in (lines[i] for i in conditions_of(lines, "or")):
+        if line.name != "ne" or lines[line.operands[0]].name != "sub":
+            continue
+        one, of_difference = lines[line.operands[1]], lines[line.operands[0]].operands
+        if one.name == "constant" and not one.axes and constant_at(one, {}) == 1:
+            found = [_behind_first(values[i][0]) for i in of_difference if i in values]
+            if [place for _, place in found] == [0, -1] and found[0][0] == found[1][0]:
+                return found[0][0]
+    return None
+
+
+def _behind_first(vectors: Value) -> tuple[object, int]:
+    """The name of the array of which these vectors, behind the first element, are elements, and
+    the place of theirs there less that here."""
+    place, length = 0, shape_of(vectors)[-1]
+    while (produced := producer(vectors)) is not None:
+        (primitive, params, operands), shape = produced, shape_of(vectors)
+        source = operands[0] if operands else vectors
+        sizes = shape_of(source)
+        if primitive.name == "slice" and params["strides"] in (None, (1,) * len(shape)):
+            if sizes[:-1] != shape[:-1]:
+                break
+            place += params["start_indices"][-1]
+        elif primitive.name == "concatenate" and params["dimension"] == len(shape) - 1:
+            ends = np.cumsum([shape_of(x)[-1] for x in operands])
+            part = int(np.searchsorted(ends, place + 1, "right"))
+            source, place = operands[part], place - int(ends[part]) + shape_of(operands[part])[-1]
+            if place + length > shape_of(source)[-1]:
+                break
+        elif primitive.name == "broadcast_in_dim":
+            if params["broadcast_dimensions"][-1:] != (len(shape) - 1,) or sizes[-1:] != shape[-1:]:
+                break
+        elif primitive.name not in SAME:
+            break
+        vectors = source
+    return name_of(vectors), place
 
 
 def _pair(
@@ -130,20 +225,6 @@ def _pair(
     return None
 
 
-def _intersection(equations: MaskEquations, conditions: list[int]) -> MaskEquations | None:
-    lines = list(equations.lines)
-
-    def both(first: int, second: int) -> int:
-        axes = lines[first].axes | lines[second].axes
-        lines.append(Line("and", "bool", axes, (first, second)))
-        return len(lines) - 1
-
-    if not conditions:
-        return None
-    last = reduce(both, conditions)
-    return MaskEquations(tuple(reached(lines, last)), equations.shape)
-
-
 def of_32_bits(rows: Side, columns: Side) -> tuple[jax.Array, jax.Array]:
     """Ids of rows and columns of a device, [batch or 1, positions], of 32 bits."""
     row_ids, column_ids = _of_32_bits(rows.ids[:, 0], columns.ids[:, 0, 0])
@@ -156,25 +237,22 @@ def of_32_bits(rows: Side, columns: Side) -> tuple[jax.Array, jax.Array]:
 def _of_32_bits(rows: jax.Array, columns: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Ids that are equal where these are: themselves, where all of them fit.
 
-    Else each is the first row with its id, by comparing all: a sort takes the TPU's compiler half
-    a minute.
+    Else each is the first row with its id, one row after the other: the TPU's compiler takes half a
+    minute for a sort, and a second for a comparison of all with all.
     """
-    fits = jnp.bool_(True)
-    for ids in (rows, columns):
-        fits &= jnp.all((ids > _NO_ROW) & (ids <= jnp.iinfo(jnp.int32).max))
-
-    def first(ids: jax.Array) -> jax.Array:
-        places = lax.iota(jnp.int32, rows.shape[1])
-        return jnp.where(ids[:, :, None] == rows[:, None], places, -_NO_COLUMN).min(2)
-
-    def cast(ids: jax.Array) -> jax.Array:
-        return ids.astype(jnp.int32)
-
     shape = np.broadcast_shapes(rows.shape[:1], columns.shape[:1])
     rows, columns = (jnp.broadcast_to(x, (*shape, x.shape[1])) for x in (rows, columns))
-    return lax.cond(
-        fits, lambda: (cast(rows), cast(columns)), lambda: (first(rows), first(columns))
-    )
+    ids, count = jnp.concatenate([rows, columns], 1), rows.shape[1]
+    fits = jnp.all((ids > _NO_ROW) & (ids <= jnp.iinfo(jnp.int32).max))
+
+    def look(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        row, found = state[0] - 1, state[1]
+        return row, jnp.where(ids == lax.dynamic_slice_in_dim(rows, row, 1, 1), row, found)
+
+    found = jnp.where(fits, ids, -_NO_COLUMN).astype(jnp.int32)
+    start = jnp.where(fits, 0, count).astype(jnp.int32)
+    _, found = lax.while_loop(lambda state: state[0] > 0, look, (start, found))
+    return found[:, :count], found[:, count:]
 
 
 def visible(row_ids: jax.Array, column_ids: jax.Array, block: tuple[int, int]) -> jax.Array:

@@ -14,7 +14,7 @@ needs no communication.
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -109,15 +109,28 @@ ONE_PLACE = Places()
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A function of scores: (score, batch, head, row, column) of one, all scalars, to the score
-    before the mask.
+    """A function of scores: (score, batch, head, row, column) of one, all scalars, and whole
+    tensors, to the score before the mask.
 
     soft_cap: c of a function c * tanh(score / c). first: the batch and head of the first scores.
+    wanted: the tensors with a gradient, by their places.
     """
 
     function: Callable[..., jax.Array]
     soft_cap: float | None = None
     first: tuple[jax.Array | int, jax.Array | int] = (0, 0)
+    tensors: tuple[jax.Array, ...] = ()
+    wanted: tuple[int, ...] = ()
+
+    @property
+    def of_wanted(self) -> list[jax.Array]:
+        """The tensors with a gradient."""
+        return [self.tensors[place] for place in self.wanted]
+
+    def with_wanted(self, wanted: Sequence[jax.Array]) -> "Score":
+        """The function of other tensors with a gradient."""
+        tensors = dict(enumerate(self.tensors)) | dict(zip(self.wanted, wanted, strict=True))
+        return replace(self, tensors=tuple(tensors.values()))
 
     def of(self, scores: jax.Array, *starts: jax.Array) -> jax.Array:
         """The scores of a block [batch, kv heads, queries per kv head, rows, columns]."""
@@ -130,8 +143,10 @@ class Score:
         of_batch, of_rows, of_columns = sides
         mapped = self.function
         for axes in ((0, 4), (0, 3), (0, 2), (0, 2), (0, 1)):
-            mapped = jax.vmap(mapped, [0 if axis in axes else None for axis in range(5)])
-        return mapped(scores, of_batch, heads + self.first[1], of_rows, of_columns)
+            whole = (None,) * len(self.tensors)
+            mapped = jax.vmap(mapped, (*(0 if axis in axes else None for axis in range(5)), *whole))
+        places = of_batch, heads + self.first[1], of_rows, of_columns
+        return mapped(scores, *places, *self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,22 +281,31 @@ class _Scores:
         scores = jnp.einsum("bkgsd,bkld->bkgsl", *operands, preferred_element_type=dtype)
         return scores * jnp.asarray(self.scale, dtype)
 
-    def scored(self, scores: jax.Array, pair: jax.Array) -> jax.Array:
-        """The scores of a pair's block by the function of scores, if there is one."""
+    def scored(
+        self, scores: jax.Array, pair: jax.Array, wanted: Sequence[jax.Array] = ()
+    ) -> jax.Array:
+        """The scores of a pair's block by the function of scores, if there is one. wanted: its
+        tensors with a gradient."""
         score = self.masking.score
-        return (
-            scores
-            if score is None
-            else score.of(scores, *self._positions(pair)).astype(scores.dtype)
-        )
+        if score is None:
+            return scores
+        score = score.with_wanted(wanted) if wanted else score
+        return score.of(scores, *self._positions(pair)).astype(scores.dtype)
 
-    def with_gradient(self, pair: jax.Array) -> tuple[jax.Array, Callable[..., jax.Array]]:
-        """The scores before the mask, and from their gradient that of the products."""
+    @property
+    def wanted(self) -> list[jax.Array]:
+        """The tensors with a gradient of the function of scores."""
+        return [] if self.masking.score is None else self.masking.score.of_wanted
+
+    def with_gradient(
+        self, pair: jax.Array
+    ) -> tuple[jax.Array, Callable[[jax.Array], tuple[jax.Array, ...]]]:
+        """The scores before the mask, and from their gradient those of the products and of the
+        tensors that want one."""
         raw = self.raw(pair)
         if self.masking.score is None:
-            return raw, lambda grad: grad
-        scores, pull = jax.vjp(lambda raw: self.scored(raw, pair), raw)
-        return scores, lambda grad: pull(grad)[0]
+            return raw, lambda grad: (grad,)
+        return jax.vjp(lambda raw, *wanted: self.scored(raw, pair, wanted), raw, *self.wanted)
 
     def _positions(self, pair: jax.Array) -> list[jax.Array]:
         """The first row and column of a pair's block in the mask."""
@@ -483,8 +507,9 @@ def backward(
     masking: Masking,
     scale: float,
     wants_bias: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    """The gradients of query, key, value and, if it is needed, bias, in the accumulation dtype."""
+) -> tuple[jax.Array | None, ...]:
+    """The gradients of query, key, value, the bias, if it is needed, and the tensors of a function
+    of scores that want one, in the accumulation dtype."""
     scores = _Scores.with_block(query, key, bias, masking, scale)
     dtype = wide(query.dtype)
     delta = delta_of(grad_out, out, logsumexp, grad_logsumexp)
@@ -508,8 +533,9 @@ def backward(
                 for x in (dropped_weights, grad_weights)
             )
         grad_scores = weights * (grad_weights - scores.rows(delta, row)[..., None])
-        grad_query, grad_key, grad_value, grad_bias = carry
-        grad_products = pull(grad_scores).astype(query.dtype)
+        grad_query, grad_key, grad_value, grad_bias, *of_tensors = carry
+        grad_products, *parts = pull(grad_scores)
+        grad_products = grad_products.astype(query.dtype)
         to_query = grad_products, scores.columns(key, column)
         to_key = grad_products, scores.rows(query, row)
         to_value = dropped_weights.astype(value.dtype), grad_output
@@ -523,14 +549,16 @@ def backward(
             None
             if grad_bias is None
             else _add_to_bias(grad_bias, grad_scores, scores, row, column),
+            *map(operator.add, of_tensors, parts),
         ), None
 
     grad_query, grad_key, grad_value = (jnp.zeros(x.shape, dtype) for x in (query, key, value))
-    start = grad_query, grad_key, grad_value, _zeros_like_bias(scores) if wants_bias else None
-    grad_query, grad_key, grad_value, grad_bias = _looped(step, start, scores)
+    of_bias = _zeros_like_bias(scores) if wants_bias else None
+    start = grad_query, grad_key, grad_value, of_bias, *map(jnp.zeros_like, scores.wanted)
+    grad_query, grad_key, grad_value, *others = _looped(step, start, scores)
     # The scale multiplies the width-D gradients, not the scores: one pass over the larger array
     # less.
-    return scale * grad_query, scale * grad_key, grad_value, grad_bias
+    return scale * grad_query, scale * grad_key, grad_value, *others
 
 
 def _zeros_like_bias(scores: _Scores) -> jax.Array:

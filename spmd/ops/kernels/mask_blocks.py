@@ -6,9 +6,9 @@ the mask on each block. A block that is not proved to be of one kind counts as a
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -117,7 +117,7 @@ class MaskEquations:
         """The mask at rows and columns, integers that broadcast; of known equations of a shared
         mask."""
         rank = len(self.shape)
-        return _evaluated(self.lines, {rank - 2: rows, rank - 1: columns}, numpy)[-1]
+        return evaluated(self.lines, {rank - 2: rows, rank - 1: columns}, numpy)[-1]
 
     @property
     def is_band(self) -> bool:
@@ -181,11 +181,8 @@ class MaskEquations:
     def _documents(self) -> int | None:
         """The condition that an integer of rows equals one of columns."""
         sides = {frozenset((axis,)) for axis in (len(self.shape) - 2, len(self.shape) - 1)}
-        todo = [len(self.lines) - 1]
-        while todo:
-            line = self.lines[index := todo.pop()]
-            if line.name == "and":
-                todo.extend(line.operands)
+        for index in conditions_of(self.lines):
+            line = self.lines[index]
             operands = [self.lines[i] for i in line.operands]
             is_of_both = line.name == "eq" and {x.axes for x in operands} == sides
             if is_of_both and all(np.dtype(x.dtype).kind in "iu" for x in operands):
@@ -351,7 +348,7 @@ class _Pools:
         for start in range(0, span.length, step):
             places = np.arange(start, min(start + step, span.length))
             positions = {**self.leading, axis: along_axis(axis, span.start + places, self.rank)}
-            values = _evaluated(self.lines, positions, np, wanted)
+            values = evaluated(self.lines, positions, np, wanted)
             for index in known:
                 value = np.moveaxis(np.broadcast_to(values[index], np.broadcast_shapes(
                     values[index].shape, positions[axis].shape
@@ -432,6 +429,28 @@ def in_order(lines: Sequence[Line], order: Mapping[int, int]) -> list[Line]:
     ]
 
 
+def conditions_of(lines: Sequence[Line], joined_by: str = "and") -> Iterator[int]:
+    """The conditions that a mask is the intersection of, or the union ("or")."""
+    todo = [len(lines) - 1]
+    while todo:
+        index = todo.pop()
+        if lines[index].name == joined_by:
+            todo.extend(lines[index].operands)
+        else:
+            yield index
+
+
+def intersection(lines: list[Line], conditions: Iterable[int]) -> int:
+    """The line of the intersection of conditions, one at least; adds to the lines what it needs."""
+
+    def both(first: int, second: int) -> int:
+        axes = lines[first].axes | lines[second].axes
+        lines.append(Line("and", "bool", axes, (first, second)))
+        return len(lines) - 1
+
+    return reduce(both, conditions)
+
+
 # -- Values: of numpy on the host, of jax inside a kernel.
 
 
@@ -487,10 +506,10 @@ VALUES: dict[str, Rule] = {
 }
 
 
-def _evaluated(
+def evaluated(
     lines: Sequence[Line],
     positions: Mapping[int, Any],
-    numpy: ModuleType,
+    numpy: ModuleType = np,
     wanted: Iterable[int] | None = None,
 ) -> list[Any]:
     """The value of each wanted line, default all, at these positions of the axes."""

@@ -11,28 +11,36 @@ from typing import Any
 import jax
 import numpy as np
 
-from .computed import SAME, InnerLoop, Value, producer, shape_of
-from .mask_blocks import VALUES, Line, MaskEquations, along_axis, constant_at, in_order, order_of
+from .computed import SAME, InnerLoop, Value, name_of, producer, shape_of
+from .mask_blocks import (
+    VALUES,
+    Line,
+    MaskEquations,
+    along_axis,
+    constant_at,
+    evaluated,
+    in_order,
+    order_of,
+    reached,
+)
 
 # Elements of a constant that equations may hold.
 _MOST_CONSTANT = 1 << 16
 
 
-def equations_of(mask: Value) -> MaskEquations:
-    """The equations of a mask of at least two dims, up to its data."""
-    return equations_and_values(mask)[0]
+# By line the smallest value of it, with the axes of its dims.
+Axes = tuple[int | None, ...]
+Values = dict[int, tuple[Value, Axes]]
 
 
-def equations_and_values(
-    mask: Value,
-) -> tuple[MaskEquations, dict[int, tuple[Value, tuple[int | None, ...]]]]:
-    """The equations, and by line the smallest value of it, with the axes of its dims."""
+def equations_and_values(mask: Value) -> tuple[MaskEquations, Values]:
+    """The equations, and the values of their lines."""
     shape = shape_of(mask)
     reader = _Reader(len(shape))
     last = reader.read(mask, tuple(range(len(shape))))
     # The last line is the mask's, also where it is that of another value.
     lines, order = list(reader.lines), order_of(list(reader.lines), last)
-    values: dict[int, tuple[Value, tuple[int | None, ...]]] = {}
+    values: Values = {}
     for (_, axes), (index, value) in reader.read_values.items():
         smallest = values.get(order.get(index, -1))
         is_smaller = smallest is None or math.prod(shape_of(value)) < math.prod(
@@ -55,23 +63,23 @@ class _Reader:
         self.rank = rank
         self.lines: dict[Line, int] = {}
         # With the values, as they are named by their ids.
-        self.read_values: dict[tuple[object, tuple[int | None, ...]], tuple[int, Value]] = {}
+        self.read_values: dict[tuple[object, Axes], tuple[int, Value]] = {}
         self.num_data = 0
 
-    def read(self, value: Value, axes: tuple[int | None, ...]) -> int:
+    def read(self, value: Value, axes: Axes) -> int:
         """The line of a value; axes: of the mask, along which its dims are."""
         shape = shape_of(value)
         axes = tuple(axis if size > 1 else None for axis, size in zip(axes, shape, strict=True))
         value = _lowered(value)
         if not isinstance(value, (InnerLoop, jax.core.Tracer)):
             return self._constant(np.asarray(value), axes)
-        name = (value.var, id(value.scope)) if isinstance(value, InnerLoop) else id(value)
+        name = name_of(value)
         if (name, axes) not in self.read_values:
             self.read_values[name, axes] = self._read(value, axes, shape), value
         return self.read_values[name, axes][0]
 
-    def _read(self, value: Value, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> int:
-        produced, dtype = producer(value), str(np.dtype(_dtype_of(value)))
+    def _read(self, value: Value, axes: Axes, shape: tuple[int, ...]) -> int:
+        produced, dtype = producer(value), str(np.dtype(dtype_of(value)))
         along = frozenset(axis for axis in axes if axis is not None)
         if produced is None:
             return self._data(dtype, along)
@@ -95,6 +103,8 @@ class _Reader:
             case "transpose":
                 order = params["permutation"]
                 return self.read(first, tuple(axes[order.index(dim)] for dim in range(rank)))
+            case "gather" if places := self._places(params, operands, axes):
+                return self.read(first, places)
             case "reshape" | "squeeze" | "expand_dims":
                 source = shape_of(first)
                 if [size for size in source if size > 1] == [size for size in shape if size > 1]:
@@ -103,6 +113,32 @@ class _Reader:
         known = _known(value)
         return self._data(dtype, along) if known is None else self._constant(known, axes)
 
+    def _places(self, params: dict[str, Any], operands: list[Value], axes: Axes) -> Axes | None:
+        """The axes of the array in which positions are looked up, all of them in their order; None
+        for another lookup."""
+        sizes, numbers = shape_of(operands[0]), params["dimension_numbers"]
+        dims = tuple(range(len(sizes)))
+        if numbers.collapsed_slice_dims != dims or numbers.start_index_map != dims:
+            return None
+        joined = producer(operands[1])
+        is_joined = joined is not None and joined[0].name == "concatenate" and len(sizes) > 1
+        indices = joined[2] if joined is not None and is_joined else operands[1:]
+        if any(shape_of(index)[-1] != 1 for index in indices) or len(indices) != len(sizes):
+            return None
+        found: list[int | None] = []
+        for index, size in zip(indices, sizes, strict=True):
+            last = self.read(index, (*axes, None))
+            along = list(self.lines)[last].axes
+            lines = reached(list(self.lines), last)
+            if len(along) != (size > 1) or any(line.name == "data" for line in lines):
+                return None
+            places = {axis: along_axis(axis, np.arange(size), self.rank) for axis in along}
+            if not np.array_equal(evaluated(lines, places)[-1].ravel(), np.arange(size)):
+                return None
+            found.append(next(iter(along), None))
+        of_result = [axis for axis in axes if axis is not None]
+        return tuple(found) if [axis for axis in found if axis is not None] == of_result else None
+
     def _add(self, line: Line) -> int:
         return self.lines.setdefault(line, len(self.lines))
 
@@ -110,7 +146,7 @@ class _Reader:
         self.num_data += 1
         return self._add(Line("data", dtype, axes, parameter=self.num_data))
 
-    def _constant(self, array: np.ndarray, axes: tuple[int | None, ...]) -> int:
+    def _constant(self, array: np.ndarray, axes: Axes) -> int:
         if array.size > 1 and (array == array.flat[0]).all():
             array, axes = array.flat[:1].reshape(()), ()
         along = [axis for axis in axes if axis is not None]
@@ -155,7 +191,7 @@ def _lowered(value: Value) -> Value:
     return value.full_lower() if isinstance(value, jax.core.Tracer) else value
 
 
-def _dtype_of(value: Value) -> Any:
+def dtype_of(value: Value) -> Any:
     aval: Any = value.var.aval if isinstance(value, InnerLoop) else value
     return aval.dtype
 
@@ -180,7 +216,7 @@ def _known(value: Value) -> np.ndarray | None:
     if primitive.name in ("squeeze", "reshape", "expand_dims"):
         return arrays[0].reshape(shape_of(value))
     # By numpy where it can: XLA would compile each of the others.
-    shape, dtype = shape_of(value), _dtype_of(value)
+    shape, dtype = shape_of(value), dtype_of(value)
     if primitive.name in VALUES:
         return np.broadcast_to(np.asarray(VALUES[primitive.name](np, *arrays), dtype), shape)
     if primitive.name == "iota":
@@ -200,28 +236,26 @@ def soft_cap_of(value: Value, score: Value) -> float | None:
     if outer is None or (produced := producer(outer[0])) is None or produced[0].name != "tanh":
         return None
     inner = _scaled(produced[2][0])
-    if inner is None or _bare(inner[0]) is not _bare(score):
+    if inner is None or bare(inner[0]) is not bare(score):
         return None
     return outer[1] if math.isclose(outer[1] * inner[1], 1, rel_tol=1e-6) else None
 
 
-def _bare(value: Value) -> Value:
+def bare(value: Value) -> Value:
     """A value before it is converted to other floats."""
     produced = producer(value)
     is_cast = produced is not None and produced[0].name in ("convert_element_type", *SAME)
-    return _bare(produced[2][0]) if produced is not None and is_cast else value
+    return bare(produced[2][0]) if produced is not None and is_cast else value
 
 
 def _scaled(value: Value) -> tuple[Value, float] | None:
     """The factors of a product, or quotient, with a known number."""
-    produced = producer(_bare(value))
+    produced = producer(bare(value))
     if produced is None or produced[0].name not in ("mul", "div"):
         return None
     for index in (1, 0) if produced[0].name == "mul" else (1,):
         number = _known(produced[2][index])
         if number is not None and number.size == 1 and number.item() != 0:
             factor = float(number.item())
-            return _bare(produced[2][1 - index]), factor if produced[
-                0
-            ].name == "mul" else 1 / factor
+            return bare(produced[2][1 - index]), factor if produced[0].name == "mul" else 1 / factor
     return None

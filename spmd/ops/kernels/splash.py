@@ -12,7 +12,7 @@ import functools
 import importlib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -84,9 +84,9 @@ def refusal(
         return "other heads of values than of keys"
     if masking.documents is not None and not _is_there():
         return "ids of documents that are data"
-    mask, places = masking.equations, masking.places
+    mask, places = masking.of_kernel, masking.places
     if mask is not None and (places.traced or any(start and start[1] for start in places.starts)):
-        rest = mask.without_documents()
+        rest = mask.without_documents() if masking.documents is None else mask
         if places.traced is not None or not (rest is None or rest.is_band):
             return "a mask whose parts differ from device to device"
     return ""
@@ -139,32 +139,43 @@ class AttentionDevices:
         *arrays: jax.Array | None,
         bias: Any = None,
         is_backward: bool = False,
+        whole: Sequence[jax.Array] = (),
+        wanted: Sequence[jax.Array] = (),
     ) -> tuple[jax.Array | None, ...]:
-        """`body(*arrays, bias, row shard)` of each device's batch, heads and rows; keys and values
-        are gathered.
+        """`body(*arrays, bias, row shard, *whole)` of each device's batch, heads and rows; keys and
+        values are gathered.
 
         arrays: query, key, value, then arrays with the rows of the queries. bias: of four dims, or
         None, or arrays of one such shape. The results have these rows, or are the gradients of
-        query, key, value and bias, which are summed here.
+        query, key, value, bias and some of the whole arrays (`wanted`), which are summed here.
         """
         if self.mesh is None:
-            return body(*arrays, bias, 0)
+            return body(*arrays, bias, 0, *whole)
         query, key, value, *of_rows = arrays
         assert query is not None and key is not None and value is not None
         of_bias = (1,) * 4 if bias is None else jax.tree.leaves(bias)[0].shape
-        operands = "b h s d, b h t d, b h t e, " + "b h s, " * len(of_rows) + "b h s t"
+        operands = (
+            "b h s d, b h t d, b h t e, " + "b h s, " * len(of_rows) + "b h s t" + ", " * len(whole)
+        )
         results = "b h s d, b h t d, b h t e, b h s t" if is_backward else "b h s e, b h s"
         of_output = [(*query.shape[:3], value.shape[-1]), query.shape[:3]]
         shapes = [query.shape, key.shape, value.shape, of_bias] if is_backward else of_output
+        results += ", " * len(wanted)
+        shapes += [x.shape for x in wanted]
         over = {"b": self.batch, "h": self.heads, "s": self.rows}
+
+        def on_shard(*shards: Any) -> tuple[jax.Array | None, ...]:
+            count = len(shards) - len(whole)
+            return body(*shards[:count], lax.axis_index(self.rows), *shards[count:])
+
         return per_shard(
-            lambda *shards: body(*shards, lax.axis_index(self.rows)),
+            on_shard,
             f"{operands} -> {results}",
             self.mesh,
             over,
             shapes,
             scattered={"t": "s"},
-        )(*arrays, bias)
+        )(*arrays, bias, *whole)
 
 
 def forward(
@@ -345,15 +356,11 @@ class _Case:
             size = blocks.shape[1] // len(self.starts)
             return lax.dynamic_slice_in_dim(jnp.asarray(blocks), place * size, size, 1)
 
-        tables = np.stack(self._tables(width))
-        if ids is None:
-            next_data, kinds = map(cut, map(_small, layout(tables, _most(tables, layout), np)))
-        else:
-            # On the device; as long as the known mask has it.
-            of_place = cut(tables.reshape(1, -1, tables.shape[2]))
+        next_data, kinds = map(cut, map(_small, layout(np.stack(self._tables(width)))))
+        if ids is not None:
+            axis = 1 if layout is _by_rows else 0
             of_ids = visible(*ids, (self.block[0], width))
-            of_place = jnp.where(of_ids, of_place, NONE)
-            next_data, kinds = layout(of_place, _most(tables, layout), jnp)
+            next_data, kinds = _left_by(of_ids, next_data, kinds, axis)
         rest = self._rest(ids)
         rows = None
         if rest is not None:
@@ -453,53 +460,74 @@ class InKernel:
 
 
 # From the tables [places, row blocks, column blocks] two arrays [1, blocks of all places, blocks]:
-# of each step of a kernel's grid the block to read, and its kind. most: the steps of a row or
-# column. By numpy, or by jax.numpy of a table that is made on the device.
-Layout = Callable[[Any, int, ModuleType], tuple[Any, Any]]
+# of each step of a kernel's grid the block to read, and its kind.
+Layout = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def _most(tables: np.ndarray, layout: Layout) -> int:
-    """The blocks of the row, or column, with most."""
-    return max(1, int(np.count_nonzero(tables, axis=2 if layout is _by_rows else 1).max()))
+def _most(counts: np.ndarray) -> int:
+    """The steps of a row or column."""
+    return max(1, int(counts.max()))
 
 
-def _by_rows(tables: Any, most: int, numpy: ModuleType) -> tuple[Any, Any]:
+def _by_rows(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each row block its visible column blocks, then the last of them again, which is not
     computed."""
-    counts = numpy.count_nonzero(tables, axis=2)
-    order = numpy.argsort(tables == NONE, axis=2, stable=True)[..., :most]
-    steps = numpy.arange(most)
-    last = numpy.maximum(counts - 1, 0)[..., None]
-    blocks = numpy.take_along_axis(order, numpy.minimum(steps, last), 2)
-    kinds = numpy.where(steps < counts[..., None], numpy.take_along_axis(tables, order, 2), NONE)
+    counts = np.count_nonzero(tables, axis=2)
+    most = _most(counts)
+    order = np.argsort(tables == NONE, axis=2, stable=True)[..., :most]
+    steps = np.arange(most)
+    last = np.maximum(counts - 1, 0)[..., None]
+    blocks = np.take_along_axis(order, np.minimum(steps, last), 2)
+    kinds = np.where(steps < counts[..., None], np.take_along_axis(tables, order, 2), NONE)
     return blocks.reshape(1, -1, most), kinds.reshape(1, -1, most)
 
 
-def _by_columns(tables: Any, most: int, numpy: ModuleType) -> tuple[Any, Any]:
+def _by_columns(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each column block its visible row blocks, the first of them before, which is
     not computed."""
-    counts = numpy.count_nonzero(tables, axis=1)
-    order = numpy.argsort(tables == NONE, axis=1, stable=True)[:, :most]
-    steps = numpy.arange(most)[:, None] - (most - counts)[:, None]
-    blocks = numpy.take_along_axis(order, numpy.maximum(steps, 0), 1)
-    kinds = numpy.where(steps >= 0, numpy.take_along_axis(tables, blocks, 1), NONE)
+    counts = np.count_nonzero(tables, axis=1)
+    most = _most(counts)
+    order = np.argsort(tables == NONE, axis=1, stable=True)[:, :most]
+    steps = np.arange(most)[:, None] - (most - counts)[:, None]
+    blocks = np.take_along_axis(order, np.maximum(steps, 0), 1)
+    kinds = np.where(steps >= 0, np.take_along_axis(tables, blocks, 1), NONE)
     return blocks.reshape(1, -1, blocks.shape[2]), kinds.reshape(1, -1, blocks.shape[2])
 
 
-def _all(tables: Any, most: int, numpy: ModuleType) -> tuple[Any, Any]:
+def _all(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All blocks, column by column; in place of one that is not computed the next one is read."""
     places, rows, columns = tables.shape
-    steps = numpy.arange(rows * columns)
-    visible_steps = numpy.where(
-        tables.swapaxes(1, 2).reshape(places, -1) != NONE, steps, steps.size
-    )
-    behind = visible_steps[:, ::-1]
-    nearest = np.minimum.accumulate(behind, 1) if numpy is np else lax.cummin(behind, 1)
+    steps = np.arange(rows * columns)
+    visible_steps = np.where(tables.swapaxes(1, 2).reshape(places, -1) != NONE, steps, steps.size)
+    nearest = np.minimum.accumulate(visible_steps[:, ::-1], 1)[:, ::-1]
     first = visible_steps.min(1, keepdims=True)
-    following = numpy.where(nearest[:, ::-1] == steps.size, first, nearest[:, ::-1])
-    blocks = numpy.where(following == steps.size, steps, following) % rows
+    following = np.where(nearest == steps.size, first, nearest)
+    blocks = np.where(following == steps.size, steps, following) % rows
     blocks = blocks.reshape(places, columns, rows).swapaxes(1, 2)
     return blocks.reshape(1, -1, columns), tables.reshape(1, -1, columns)
+
+
+def _left_by(
+    of_ids: jax.Array, blocks: jax.Array, kinds: jax.Array, axis: int
+) -> tuple[jax.Array, jax.Array]:
+    """The layout of the blocks that ids leave [row blocks, column blocks], of that of a known mask.
+    axis: of the blocks' numbers.
+
+    By comparisons of all steps of a row of the grid: the TPU's compiler takes longer for sorts,
+    lookups and running minima.
+    """
+    turned = (of_ids, blocks[0], kinds[0]) if axis else (of_ids.T, blocks[0].T, kinds[0].T)
+    of_ids, blocks, kinds = turned
+    numbers, steps = jnp.arange(of_ids.shape[1]), jnp.arange(blocks.shape[1])
+    kinds = jnp.where((of_ids[:, None] & (blocks[..., None] == numbers)).any(2), kinds, NONE)
+    is_computed, coded = kinds != NONE, steps * numbers.size + blocks
+    # In place of a block that is not computed the next one is read, behind the last one that.
+    behind = is_computed[:, None] & (steps >= steps[:, None])
+    none = jnp.iinfo(coded.dtype).max
+    following = jnp.where(behind, coded[:, None], none).min(2)
+    last = jnp.where(is_computed, coded, 0).max(1, keepdims=True)
+    blocks = jnp.where(following == none, last, following) % numbers.size
+    return (blocks[None], kinds[None]) if axis else (blocks.T[None], kinds.T[None])
 
 
 def _small(array: np.ndarray) -> np.ndarray:

@@ -42,8 +42,8 @@ _OPS = frozenset((
     "logical_xor", "logical_not", "__and__", "__or__", "__xor__", "tril", "triu",
     "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__", "_to_copy", "clone",
     "alias", "detach", "lift_fresh_copy", "expand", "view", "_unsafe_view", "unsqueeze",
-    "squeeze", "permute", "transpose", "t", "slice", "select", "index", "cumsum", "any", "all",
-    "sum", "isin", "searchsorted", "bucketize",
+    "squeeze", "permute", "transpose", "t", "slice", "select", "index", "cat", "cumsum", "any",
+    "all", "sum", "isin", "searchsorted", "bucketize",
 ))  # fmt: skip
 # More ops than these are no mask of positions.
 _MOST = 256
