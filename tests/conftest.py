@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="what `make test` runs: see tests/selection.py"
     )
-    parser.addoption("--fifth", action="store_true", help="a fifth of all tests, by the commit")
+    parser.addoption("--fifth", action="store_true", help="of what --quick leaves out, by the commit")
     parser.addoption(
         "--commit",
         type=lambda text: int(text, 16),
@@ -97,13 +97,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     option = config.option
     if option.quick or option.fifth:
         commit = selection.commit() if option.commit is None else option.commit
-        is_quick = option.quick
-        chosen = (
-            selection.quick(items, commit, spmd.config.partitioner)
-            if is_quick
-            else selection.fifth(items, commit)
-        )
-        items[:], dropped = chosen
+        select = selection.quick if option.quick else selection.fifth
+        items[:], dropped = select(items, commit, spmd.config.partitioner)
         config.hook.pytest_deselected(items=dropped)
 
 

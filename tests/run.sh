@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Run the tests that a change must pass (`make test`), with --all every test (`make test-all`), or with --fifth a fifth of
-# these, by the commit (`.ci/run`): one pytest process per group of files, so that a group shares its devices and compiled
-# programs, and at most JOBS (2) processes at once. Other arguments go to every pytest. What the first leaves out is said
-# in tests/selection.py.
+# what the first leaves out, by the commit (`.ci/run`): one pytest process per group of files, so that a group shares its
+# devices and compiled programs, and at most JOBS (2) processes at once. Other arguments go to every pytest. What the first
+# leaves out is said in tests/selection.py.
 #
 # Most of the time of a small test goes to LLVM. So the tests have XLA generate simple code, from the same partitioned and
 # optimised program, but for those of what the generator decides (the group codegen). With --all and --fifth whole models,

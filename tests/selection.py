@@ -1,5 +1,5 @@
-"""The tests that `make test` runs (`--quick`) of those that `make test-all` runs, and the fifth of
-these in `.ci/run`.
+"""The tests that `make test` runs (`--quick`) of those that `make test-all` runs, and a fifth of
+the others in `.ci/run` (`--fifth`).
 
 In `make test` a test takes at most `MOST` seconds of the processor, by `baseline/durations.tsv.gz`.
 Of a parametrized test whose cases take longer together, a share of these runs, by the commit and at
@@ -15,6 +15,7 @@ and `python tests/baseline/check.py FILE` takes them over.
 """
 
 import datetime
+import os
 import subprocess
 import zlib
 from collections import defaultdict
@@ -62,10 +63,14 @@ def quick(items: Iterable[pytest.Item], commit: int, partitioner: str) -> Chosen
     return _split(items, chosen)
 
 
-def fifth(items: Iterable[pytest.Item], commit: int) -> Chosen:
-    """The fifth of all tests that a commit runs: five commits run all, by chance."""
+def fifth(items: Iterable[pytest.Item], commit: int, partitioner: str) -> Chosen:
+    """A fifth of all tests, by a commit: five commits run all, by chance. What `make test` runs on
+    this commit with the same generated code (XLA_FLAGS of `run.sh`) is left out."""
     items = list(items)
-    return _split(items, {item for item in items if _hash(item) % FIFTHS == commit % FIFTHS})
+    drawn = {item for item in items if _hash(item) % FIFTHS == commit % FIFTHS}
+    if os.environ.get("XLA_FLAGS"):
+        drawn.difference_update(quick(items, commit, partitioner)[0])
+    return _split(items, drawn)
 
 
 def _is_promised(item: pytest.Item, known: Iterable[str]) -> bool:
