@@ -309,7 +309,7 @@ class TestExplain:
             assert head.startswith("step: ") and "1 ops" in head and "1 all-gather" in head
             assert (
                 len(rows) == 1
-                and "all-gather of 256 B over fsdp (8)" in rows[0]
+                and "all-gather of 256 B in f32 over fsdp (8)" in rows[0]
                 and "return x @ w" in rows[0]
             )
         assert "5 ops" in spmd.metrics.explain() and "no collectives" in spmd.metrics.explain()
