@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="what `make test` runs: see tests/selection.py"
     )
-    parser.addoption("--fifth", action="store_true", help="of what --quick leaves out, by the commit")
+    parser.addoption("--fifth", action="store_true", help="a fifth of the others, by the commit")
     parser.addoption(
         "--commit",
         type=lambda text: int(text, 16),

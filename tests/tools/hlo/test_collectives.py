@@ -231,7 +231,8 @@ class TestWhatRan:
             and "(x * 2).sum(0)" in row.line
             and row.op.startswith("aten.sum")
         )
-        assert "1 x all-reduce of 32 B in f32 over data x fsdp (8), moves 56 B" in spmd.metrics.explain()
+        words = "1 x all-reduce of 32 B in f32 over data x fsdp (8), moves 56 B"
+        assert words in spmd.metrics.explain()
 
     def test_nothing_compiled(self) -> None:
         spmd.metrics.clear()
