@@ -127,14 +127,15 @@ SECTIONS = {
         is_planned=True,
     ),
     "masked_attention": _section(
-        "masked_attention --rows causal window documents document_ids soft_cap wide latent",
+        "masked_attention --rows causal window documents document_ids data_ids data_positions soft_cap sinks wide "
+        "latent",
         rows=_OF_A_PLAN,
         code=(*_PLANNED, *_ATTENTION),
         settings=_BY_LIBTPU,
         is_planned=True,
     ),
     "masked_counts": _section(
-        "masked_attention --rows counted_causal counted_window counted_soft_cap",
+        "masked_attention --rows counted_causal counted_window counted_soft_cap counted_slopes",
         rows=("temporaries MiB", "operations G"),
         code=(*_PLANNED, *_ATTENTION),
     ),
