@@ -127,8 +127,8 @@ SECTIONS = {
         is_planned=True,
     ),
     "masked_attention": _section(
-        "masked_attention --rows causal window documents document_ids data_ids data_positions soft_cap sinks wide "
-        "latent",
+        "masked_attention --rows causal window documents document_ids data_ids data_positions "
+        "soft_cap sinks wide latent",
         rows=_OF_A_PLAN,
         code=(*_PLANNED, *_ATTENTION),
         settings=_BY_LIBTPU,
