@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -445,7 +444,8 @@ class TestTwoJobs:
     def test_fork_of_a_killed_job(self, tmp_path: Path) -> None:
         """A worker that outlives its job does not keep the folder."""
         script = OTHER.replace(
-            "sys.stdin.read()", "import os, time; os.fork() or time.sleep(60); time.sleep(60)"
+            "sys.stdin.read()",
+            "import os, time; os.fork() or print('forked', flush=True); time.sleep(60)",
         )
         job = subprocess.Popen(
             [sys.executable, "-c", script, str(ROOT), str(tmp_path)],
@@ -455,12 +455,11 @@ class TestTwoJobs:
         )
         with job:
             assert job.stdout is not None and job.stdout.readline() == "locked\n"
-            children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
-            while not (workers := children.read_text().split()):
-                time.sleep(0.01)
+            assert job.stdout.readline() == "forked\n"  # it has left what is its parent's
+            (worker,) = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
             job.kill()
             job.wait()
             try:
                 assert spmd.CheckpointManager(tmp_path).save(1, {"n": 1})
             finally:
-                os.kill(int(workers[0]), signal.SIGKILL)
+                os.kill(int(worker), signal.SIGKILL)
