@@ -36,8 +36,9 @@ def install() -> None:
     Call it before libraries that probe for `torch_xla` at their import (accelerate, transformers,
     diffusers): `importlib.util.find_spec("torch_xla")` and
     `importlib.metadata.version("torch_xla")` answer, too.
-    `python -m spmd run script.py` calls it before a script starts. A missing name of PyTorch/XLA
-    raises AttributeError or ImportError, with what serves instead. As there, an op without a rule
+    `python -m spmd run script.py` calls it before a script starts. A name of PyTorch/XLA that is
+    not here can be imported, and raises what serves instead when it is used; one that it has not
+    raises AttributeError or ImportError. As there, an op without a rule
     runs on the CPU and is counted (`met.executed_fallback_ops()`), and `torch.einsum` promotes
     dtypes.
 
@@ -100,19 +101,43 @@ class _Facade(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         path = f"{self.__name__}.{name}"
-        row = NAMES[self.__name__].get(name)
+        row = NAMES.get(self.__name__, {}).get(name)
         if row is not None:
             value = served(row)
         elif path in NAMES:
             value = importlib.import_module(path)
         else:
-            raise _error(sys._getframe(1))(_missing(self.__name__, name), name=name)
+            words = _missing(self.__name__, name)
+            if not _is_import(sys._getframe(1)):
+                raise AttributeError(words, name=name)
+            if name[:2] == "__" or not _hint(self.__name__, name):
+                raise ImportError(words, name=name)
+            return _Missing(words)  # a later read of the module's name raises
         # what a script assigns to a name of the module stands before the table's as well
         self.__dict__[name] = value
         return value
 
     def __dir__(self) -> Iterable[str]:
-        return {*self.__dict__, *NAMES[self.__name__], *_children(self.__name__)}
+        return {*self.__dict__, *NAMES.get(self.__name__, ()), *_children(self.__name__)}
+
+
+class _Missing:
+    """A name of PyTorch/XLA that is not here: a script may import it, and no more."""
+
+    def __init__(self, words: str):
+        self._words = words
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(self._words, name=name)
+
+    def __repr__(self) -> str:
+        return f"<{self._words}>"
+
+    def _use(self, *_: object, **__: object) -> Any:
+        raise NotImplementedError(self._words)
+
+    __bool__ = __call__ = __contains__ = __enter__ = __getitem__ = __iter__ = __len__ = _use
+    __instancecheck__ = __mro_entries__ = __setitem__ = _use
 
 
 def served(row: Row) -> Any:
@@ -172,25 +197,35 @@ def _by_their_parameters(function: Callable[..., Any], row: Row) -> Callable[...
     return call
 
 
-def _error(caller: Any) -> type[AttributeError] | type[ImportError]:
-    """The class of error for a missing name: `from a import b` drops the words of an
-    AttributeError."""
-    is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
-    return ImportError if is_import else AttributeError
+def _is_import(caller: Any) -> bool:
+    """True for `from a import b`, which drops the words of an AttributeError."""
+    return dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
+
+
+def _hint(module: str, name: str) -> str:
+    """What serves instead of a name of PyTorch/XLA; empty for one that is not known, or close to
+    another."""
+    path = f"{module}.{name}"
+    hint = HINTS.get(path, "")
+    if hint or _similar(module, name):
+        return hint
+    # that of a module around it, which has it or is itself not here
+    while not hint and (path := path.rpartition(".")[0]):
+        hint = HINTS.get(f"{path}.*", "") or HINTS.get(path, "")
+    return hint
+
+
+def _similar(module: str, name: str) -> str:
+    return did_you_mean(name, [*NAMES.get(module, ()), *_children(module)])
 
 
 def _missing(module: str, name: str) -> str:
-    path = f"{module}.{name}"
     if name[:2] == "__":  # Python and tools look for it in every module
         return f"module {module!r} has no attribute {name!r}"
-    similar = did_you_mean(name, [*NAMES.get(module, ()), *_children(module)])
-    around = "" if similar else path
-    hint = HINTS.get(path)
-    # that for all other names of a module around it
-    while not hint and (around := around.rpartition(".")[0]):
-        hint = HINTS.get(f"{around}.*")
-    after = f": {hint}" if hint else similar or "; docs/torch-xla-names.md lists names"
-    return f"{path} of PyTorch/XLA is not in spmd.compat{after}"
+    hint = _hint(module, name)
+    after = f": {hint}" if hint else _similar(module, name)
+    after = after or "; docs/torch-xla-names.md lists names"
+    return f"{module}.{name} of PyTorch/XLA is not in spmd.compat{after}"
 
 
 def _children(module: str) -> list[str]:
@@ -217,15 +252,14 @@ class _Finder(DistributionFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname in NAMES:
-            return ModuleSpec(
-                fullname, self, origin="spmd.compat", is_package=bool(_children(fullname))
-            )
-        if (
-            fullname.startswith(f"{ROOT}.")
-            and sys._getframe(2).f_code is not importlib.util.find_spec.__code__
-        ):
-            module, _, name = fullname.rpartition(".")  # of an import; a probe is answered by None
+        is_ours = fullname.startswith(f"{ROOT}.")
+        module, _, name = fullname.rpartition(".")
+        # a probe is answered by None
+        is_import = sys._getframe(2).f_code is not importlib.util.find_spec.__code__
+        if fullname in NAMES or (is_ours and is_import and _hint(module, name)):
+            is_package = fullname not in NAMES or bool(_children(fullname))
+            return ModuleSpec(fullname, self, origin="spmd.compat", is_package=is_package)
+        if is_ours and is_import:
             raise ModuleNotFoundError(_missing(module, name), name=fullname)
         return None
 
@@ -236,7 +270,7 @@ class _Finder(DistributionFinder, Loader):
         )
 
     def exec_module(self, module: ModuleType) -> None:
-        names = [*NAMES[module.__name__], *_children(module.__name__)]
+        names = [*NAMES.get(module.__name__, ()), *_children(module.__name__)]
         module.__dict__["__all__"] = [name for name in names if not name.startswith("_")]
         if module.__name__ == f"{ROOT}.debug.metrics":
             resolve("spmd.torch_xla.execution_time:begin")()

@@ -9,6 +9,8 @@ import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, new_class
+from typing import Any
 
 import pytest
 import torch
@@ -139,12 +141,6 @@ class TestNames:
             AttributeError, match=r"fori_loop\.fori_loop of .* is not in .*: spmd\.scan"
         ):
             _ = fori.fori_loop
-        with pytest.raises(ImportError, match=r"is not in spmd\.compat: spmd\.scan"):
-            exec("from torch_xla.experimental.fori_loop import fori_loop")
-        with pytest.raises(
-            ModuleNotFoundError, match=r"xla_dist of .*: start one process a machine"
-        ):
-            exec("import torch_xla.distributed.xla_dist")
         with pytest.raises(
             ModuleNotFoundError, match=r"core\.xla_modell of .*did you mean 'xla_model'\?"
         ):
@@ -153,6 +149,34 @@ class TestNames:
         with pytest.raises(ImportError, match=r"did you mean 'mark_step'\?"):
             exec("from torch_xla.core.xla_model import mark_stepp")
         assert not hasattr(importlib.import_module("torch_xla.core.xla_model"), "unheard_of")
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "from torch_xla.experimental.fori_loop import fori_loop as it",
+            "from torch_xla.experimental.scan import value_and_grad_partitioned as it",
+            "from torch_xla.distributed import xla_dist as it",
+            "import torch_xla.distributed.xla_dist as it",
+            "from torch_xla.distributed.xla_dist import ClusterResolver as it",
+            "from torch_xla.experimental.pallas_kernels.quantized import kernel as it",
+        ],
+    )
+    def test_a_missing_name_is_imported(self, line: str) -> None:
+        """The sentence comes with its use, at any line; `hasattr` sees that it is not there."""
+        names: dict[str, Any] = {}
+        exec(line, names)
+        it = names["it"]
+        assert not hasattr(it, "attribute")
+        words = "of PyTorch/XLA is not in spmd.compat: "
+        with pytest.raises(AttributeError, match=words):
+            it.attribute  # noqa: B018
+        if not isinstance(it, ModuleType):
+            for use in (it, bool, list, len, lambda it: it[0], lambda it: new_class("A", (it,))):
+                with pytest.raises(NotImplementedError, match=words):
+                    use(it)
+            with pytest.raises(NotImplementedError, match=words):
+                isinstance(3, it)
+            assert words in repr(it)
 
 
 def _of_libraries() -> set[str]:
