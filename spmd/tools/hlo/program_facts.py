@@ -197,6 +197,15 @@ def line_cycles(line: Instruction) -> int:
     return 0 if estimate is None else int(estimate[1])
 
 
+def exact_cycles(module: Module) -> int:
+    """The estimated cycles of products of float32 without rounded operands, of all iterations."""
+    return sum(
+        part.count * line_cycles(line)
+        for part, line in module.lines(inner=False)
+        if any(_dtype(*product) == "f32" for product in _products(module, part, [line]))
+    )
+
+
 # The operations that the author of a kernel states (Pallas' `CostEstimate`), of a buffer with all
 # of its rows.
 _STATED = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')

@@ -16,7 +16,15 @@ import torch
 from ...core import DEVICE, Collective, Meta, Move, counters, hardware, topology, variables
 from ...core.extend import Graph, Line, Module, Node, Program, Target, executables, user_lines
 from ..hlo.hlo_collectives import Exchanges, collectives, node_index, scope_of
-from ..hlo.program_facts import cycles, exchanges, kernels, kernels_in_full, listed, table
+from ..hlo.program_facts import (
+    cycles,
+    exact_cycles,
+    exchanges,
+    kernels,
+    kernels_in_full,
+    listed,
+    table,
+)
 from ..hlo.unrequested_moves import Placement
 from .layout import Term, shard_bytes, stage
 
@@ -143,11 +151,23 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
             "",
         ),
         terms=terms,
-        unused_axes=tuple(
-            note for note in record.passes if note[0] in ("unused axis", "exchange", "kernel")
+        unused_axes=(
+            *(note for note in record.passes if note[0] in ("unused axis", "exchange", "kernel")),
+            *_exact_products(exact_cycles(module), iterations),
         ),
     )
     return figures, exchanged
+
+
+def _exact_products(exact: int, all_cycles: int) -> Iterator[tuple[str, str]]:
+    """A note on exact float32 products that take a quarter of a program's cycles."""
+    if exact and exact >= all_cycles / 4:
+        yield (
+            "precision",
+            f"exact float32 products take {exact:,} of {all_cycles:,} cycles, six passes of a "
+            "bfloat16 product each; torch.set_float32_matmul_precision('high') takes three, "
+            "'medium' and autocast one",
+        )
 
 
 def _step_time() -> ModuleType:

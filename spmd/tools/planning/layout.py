@@ -209,10 +209,10 @@ class PlanFinding:
     kind: "idle rule" (matches nothing in the model), "shadowed rule" (earlier rules match all of
     its paths), "whole" (a large parameter that is replicated), "uneven" (a dim that is padded),
     "unused axis" (a mark over an axis that an op cannot use), "exchange" (how keys reach queries
-    over a sharded sequence), "kernel" (why attention leaves its kernel), "reshard" (a value that
-    the partitioner moved without an annotation), "given up" (the same, gathered and cut again).
-    subject: the rule or the path. line: the user's
-    line. move: of the last two, as data (`spmd.metrics.Move`).
+    over a sharded sequence), "kernel" (why attention leaves its kernel), "precision" (the cycles of
+    exact float32 products on a TPU), "reshard" (a value that the partitioner moved without an
+    annotation), "given up" (the same, gathered and cut again). subject: the rule or the path.
+    line: the user's line. move: of the last two, as data (`spmd.metrics.Move`).
     """
 
     kind: str
@@ -222,7 +222,7 @@ class PlanFinding:
     move: Move | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.subject}: {self.text}"
+        return ": ".join(filter(None, (self.kind, self.subject, self.text)))
 
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path

@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 from spmd.core.programs.hlo import Module, num_bytes
-from spmd.tools.hlo.program_facts import cycles, kernels, product_flops, repeated_flops
+from spmd.tools.hlo.program_facts import (
+    cycles,
+    exact_cycles,
+    kernels,
+    product_flops,
+    repeated_flops,
+)
 
 N = 32
 
@@ -206,3 +212,30 @@ class TestCosts:
             num_bytes("(bf16[2,3]{1,0}, /*index=1*/pred[5], s4[3], f8e4m3fn[7], token[])")
             == 12 + 5 + 2 + 7
         )
+
+
+class TestExactProducts:
+    """The cycles of float32 products that round no operand: in a loop those of each iteration."""
+
+    @pytest.mark.parametrize(
+        ("precision", "dtype", "expected"),
+        [("highest", "f32", 6300), ("high", "f32", 0), ("highest", "bf16", 0)],
+    )
+    def test_cycles(self, precision: str, dtype: str, expected: int) -> None:
+        text = EXACT.replace("PRECISION", precision).replace("DTYPE", dtype)
+        assert exact_cycles(Module(text)) == expected
+
+
+EXACT = """HloModule step
+
+%product (a: DTYPE[256,256], b: DTYPE[256,256]) -> f32[256,256] {
+  %a = DTYPE[256,256]{1,0} parameter(0)
+  %b = DTYPE[256,256]{1,0} parameter(1)
+  ROOT %c = f32[256,256]{1,0} convolution(%a, %b), dim_labels=bf_io->bf, operand_precision={PRECISION,PRECISION}
+}
+
+ENTRY %main (x: DTYPE[256,256]) -> f32[256,256] {
+  %x = DTYPE[256,256]{1,0} parameter(0)
+  ROOT %f = f32[256,256]{1,0} fusion(%x, %x), kind=kOutput, calls=%product, backend_config={"estimated_cycles":"6300"}
+}
+"""  # noqa: E501
