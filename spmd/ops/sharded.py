@@ -30,8 +30,9 @@ Factors = tuple[tuple[int, Axes], ...]
 Dims = tuple[Factors, ...]  # the factors of each dim of an array, of one at least with axes
 
 
-class NeedsShardyError(Exception):
-    """A program that GSPMD cannot partition; its compiler takes Shardy, and says why."""
+class NeedsShardyError(BaseException):
+    """A program that GSPMD cannot partition; its compiler takes Shardy, and says why. No failure of
+    an op, which the lowering would name."""
 
 
 class Facts(NamedTuple):

@@ -235,8 +235,6 @@ def _apply(
                 arguments = rows_on_device(arguments, layouts)
             with _known_call(node, arguments):
                 result = node.op.lowering.lower(node.op, arguments, numbers, layouts)  # type: ignore[arg-type]  # rows
-    except sharded.NeedsShardyError:
-        raise
     except LoweringError as error:  # names the op in a region of this one
         is_found_loop = node.op.name == FOUND_LOOP
         raise LoweringError(str(error), error.node if is_found_loop else recorded) from error

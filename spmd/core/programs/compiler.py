@@ -22,7 +22,7 @@ from ..lower.build import argument_struct, build
 from ..lower.lower import Choices
 from ..run.pjrt import processes
 from ..sharding.partitioner import (
-    by_shardy,
+    by_shardy_where_needed,
     compiler_context,
     hide,
     mark_manual_sorts,
@@ -87,6 +87,7 @@ def lower_graph(graph: Graph, choices: Choices | None = None) -> jax.stages.Lowe
         return lowered
 
 
+@by_shardy_where_needed
 def compile_graph(
     graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool = False
 ) -> Program:
@@ -100,13 +101,8 @@ def compile_graph(
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a
     # value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
-    try:
-        with interrupt.between_ops(), sharded.unused_axes() as place_of_note:
-            lowered = lower_graph(graph, choices if is_checked else None)
-    except sharded.NeedsShardyError as error:
-        messages.say(f"{name} is partitioned by Shardy: {error}", "partitioner")
-        with by_shardy():
-            return compile_graph(graph, name, line, cause, is_planned=is_planned)
+    with interrupt.between_ops(), sharded.unused_axes() as place_of_note:
+        lowered = lower_graph(graph, choices if is_checked else None)
     for sentence, node in rows_read(graph.recorded or graph):
         place_of_note["unused axis", sentence] = describe(node)
         if not is_planned:

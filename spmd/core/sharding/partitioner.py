@@ -5,13 +5,15 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from ...ops import sharded
+from ..base import messages
 from ..base.config import LOGS_WARNINGS, config
 from ..base.jax_private import (
     GSPMDSharding,
@@ -26,6 +28,9 @@ from ..base.state import PerThread, while_any
 from .topology import grid, stand_in
 from .value import Sharding
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 if use_shardy_partitioner is None:
     config.partitioner = "shardy"
 
@@ -37,9 +42,19 @@ def partitioner() -> str:
     return _of_program.value or config.partitioner
 
 
-def by_shardy() -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which this thread compiles by Shardy, whatever the config says."""
-    return _of_program.held("shardy")
+def by_shardy_where_needed(compiling: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorates what compiles a program: one that GSPMD cannot partition is compiled by Shardy."""
+
+    @wraps(compiling)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return compiling(*args, **kwargs)
+        except sharded.NeedsShardyError as error:
+            messages.say(f"a program is partitioned by Shardy: {error}", "partitioner")
+        with _of_program.held("shardy"):
+            return compiling(*args, **kwargs)
+
+    return call
 
 
 @contextlib.contextmanager
