@@ -65,12 +65,13 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
     array = buffer if buffer.shape == port.meta.shape else cut(on_device(buffer), port.meta.shape)
     # GSPMD takes replicated for unsaid: from one reader's sharding it would shard the others', and
     # gather.
-    if (
-        len(port.sharding.device_ids) > 1
+    array = (
+        constrain(array, port.sharding)
+        if len(port.sharding.device_ids) > 1
         and port.sharding.is_replicated()
         and port.sharding.memory != HOST
-    ):
-        array = constrain(array, port.sharding)
+        else array
+    )
     if isinstance(port.indices, int):
         values[graph.inputs[port.indices]] = (array,)
     else:
