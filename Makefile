@@ -28,7 +28,7 @@ train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,
 test: $(INSTALLED)  ## run the tests that a change must pass, also under the Shardy partitioner
 	PYTHON=$(RUN) tests/run.sh $(ARGS)
 
-test-fifth: $(INSTALLED)  ## run a fifth of what make test leaves out, by the commit, under both partitioners
+test-fifth: $(INSTALLED)  ## run a fifth of what make test leaves out, by the commit, and half as many under Shardy
 	PYTHON=$(RUN) tests/run.sh --fifth $(ARGS)
 
 test-all: $(INSTALLED)  ## run every test, under both partitioners; goes on where it was stopped, and writes down what passed

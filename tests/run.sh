@@ -30,7 +30,7 @@ small=" core packages library sweep plans spmd fsdp golden "
 passed=tests/test-all.passed
 
 # Balanced by tests/baseline/durations.tsv.gz; the longest first.
-usual="packages library+sweep+plans core:1of2 core:2of2 whole core+packages+library@shardy codegen"
+usual="whole packages library+sweep+plans core:1of2 core:2of2 core+packages+library@shardy codegen"
 mode=--quick
 tree() { # the hash of what the tests run
     git ls-files -z --cached --others --exclude-standard spmd fsdp tests ":!$passed" | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-12
