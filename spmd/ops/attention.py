@@ -164,11 +164,13 @@ def _devices(query, key):
 def _by_platform(form, direction, case, scale, devices, wants_bias=False, has_logsumexp=False):
     """`form`, or the platform's kernel for it; the platform is that of the program, which need not
     be this host's."""
-    kernels, masking = {}, case[3]
-    of_cudnn = "a logsumexp with a gradient" if has_logsumexp else cudnn.refusal(*case)
+    kernels, masking, bias = {}, case[3], case[4]
+    of_cudnn = cudnn.refusal(*case, wants_bias, has_logsumexp)
+    if not (of_cudnn or bias is None or is_long(*case[:2])):
+        of_cudnn = "a bias of few scores"
     if not of_cudnn:
-        how = {"is_causal": masking.equations is not None, "scale": scale}
-        kernels["cuda"] = partial(getattr(cudnn, direction), **how)
+        call = cudnn.call_of(masking, bias, scale, wants_bias)
+        kernels["cuda"] = partial(getattr(cudnn, direction), call=call, bias=bias)
         if devices is not None and sharded.platform() not in ("cpu", "tpu"):
             sharded.note_unused(
                 f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)",
@@ -231,7 +233,7 @@ def masking_of(bias, is_causal, query, key, wants_bias=False):
     rows, columns = query.shape[-2], key.shape[-2]
     equations = bounds = documents = None
     if bias is not None:
-        of_bias = equations_by_rows(bias)[0].hiding_lowest()
+        of_bias = equations_by_rows(bias)[0].hiding_lowest().of_condition()
         if of_bias.is_nothing:
             bias = None if not wants_bias else bias
         elif fits(of_bias) and not wants_bias:

@@ -39,3 +39,15 @@ def _cudnn_options() -> dict[str, None]:
 # Exists in jax 0.12. The two primitives' further parameters: a function of the scores, of which
 # there is none.
 cudnn_attention_options = _cudnn_options()
+
+
+# Exists in jax 0.10 to 0.12; None without CUDA's plugin.
+_cuda_versions = getattr(import_module("jax._src.lib"), "cuda_versions", None)
+
+
+def cudnn_version() -> int | None:
+    """The version of this machine's cuDNN, 9.10.2 as 91002; None without."""
+    try:
+        return None if _cuda_versions is None else int(_cuda_versions.cudnn_get_version())
+    except RuntimeError:  # the plugin alone, which compiles for GPUs that are not here
+        return None

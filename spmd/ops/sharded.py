@@ -40,12 +40,13 @@ class Facts(NamedTuple):
 
     mesh: that with most devices among the inputs'; None where all are on one device, or in another
     order than the program's. num_devices: of its inputs. platform: of these devices, which need not
-    be this host's.
+    be this host's. capability: the compute capability of GPUs, (major, minor).
     """
 
     mesh: AnyMesh | None = None
     num_devices: int = 1
     platform: str | None = None
+    capability: tuple[int, ...] | None = None
 
     @staticmethod
     def of(shardings: Sequence[NamedSharding]) -> "Facts":
@@ -56,8 +57,12 @@ class Facts(NamedTuple):
             num_devices = max(num_devices, size)
             if size > (1 if largest is None else largest.size) and not is_reordered(sharding):
                 largest = sharding.mesh
-        platform = shardings[0].mesh.devices.flat[0].platform if shardings else None
-        return Facts(largest, num_devices, platform)
+        if not shardings:
+            return Facts()
+        device = shardings[0].mesh.devices.flat[0]
+        version = getattr(device, "compute_capability", None)
+        capability = version and tuple(map(int, version.split(".")))
+        return Facts(largest, num_devices, device.platform, capability)
 
 
 class Values(NamedTuple):

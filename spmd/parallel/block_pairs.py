@@ -76,12 +76,14 @@ def _splash_backward(*arrays, scale):
 
 
 def _cudnn_forward(query, key, value, bias, dropout, masking, *, scale):
-    return cudnn.shard_forward.fun(query, key, value, masking.equations is not None, scale)
+    how = {"call": cudnn.call_of(masking, bias, scale), "bias": bias}
+    return cudnn.forward(query, key, value, **how, run=cudnn.run_forward)
 
 
-def _cudnn_backward(query, key, value, grad_out, out, logsumexp, bias, dropout, masking, *, scale):
-    how = masking.equations is not None, scale
-    return cudnn.shard_backward.fun(query, key, value, logsumexp, out, grad_out, *how)
+def _cudnn_backward(*arrays, scale):
+    *operands, bias, _, masking = arrays
+    how = {"call": cudnn.call_of(masking, bias, scale), "bias": bias}
+    return cudnn.backward(*operands, **how, run=cudnn.run_backward)[:3]
 
 
 @partial(

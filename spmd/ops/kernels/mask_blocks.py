@@ -93,6 +93,25 @@ class MaskEquations:
         hiding = line._replace(operands=(which, len(lines), seen))
         return MaskEquations((*lines, number._replace(parameter=infinity), hiding), self.shape)
 
+    def of_condition(self) -> "MaskEquations":
+        """The mask as Booleans, where it is a condition that chooses between 0 and -inf."""
+        lines, last = self.lines, len(self.lines) - 1
+        while lines[last].name == "convert_element_type" and lines[last].dtype != "bool":
+            (last,) = lines[last].operands
+        line = lines[last]
+        if line.name != "select_n" or len(line.operands) != 3 or line.dtype == "bool":
+            return self
+        which, *cases = line.operands
+        if any(lines[i].name != "constant" or lines[i].axes for i in cases):
+            return self
+        numbers = [float(constant_at(lines[i], {})) for i in cases]
+        if sorted(numbers) != [-np.inf, 0] or lines[which].dtype != "bool":
+            return self
+        visible = reached(lines, which)
+        if numbers[0] == 0:
+            visible.append(Line("not", "bool", lines[which].axes, (len(visible) - 1,)))
+        return MaskEquations(tuple(visible), self.shape)
+
     @property
     def is_shared(self) -> bool:
         """True if batch and heads share the mask."""
@@ -265,6 +284,20 @@ def fits(mask: MaskEquations) -> bool:
         if dtype.kind not in "biu" and dtype != np.float32:
             return False
     return True
+
+
+@lru_cache(maxsize=64)
+def band_of(mask: MaskEquations) -> tuple[int, int] | None:
+    """The lowest and the highest difference of row and column between which all is visible, and
+    nothing else; None for a mask that is no such band."""
+    if not fits(mask) or not mask.is_band or mask.lines[-1].dtype != "bool":
+        return None
+    rows, columns = mask.shape[-2:]
+    differences = np.arange(1 - columns, rows)
+    visible = mask(np.maximum(differences, 0), np.maximum(-differences, 0))
+    seen = differences[np.broadcast_to(visible, differences.shape)]
+    is_band = seen.size > 0 and seen.size == seen[-1] - seen[0] + 1
+    return (int(seen[0]), int(seen[-1])) if is_band else None
 
 
 def table(masks: Iterable[MaskEquations], rows: Span, columns: Span) -> np.ndarray:
