@@ -459,26 +459,25 @@ class TestRowsOfShards:
 
 
 class TestGPU:
-    """Half precision without a mask or dropout is cuDNN's on a GPU; all else is as on CPU. Lowered,
-    not run, here."""
+    """Half precision without dropout is cuDNN's on a GPU (masks: `test_cudnn.py`); all else is as on
+    CPU. Lowered, not run, here."""
 
     def calls(
-        self, dtype: Any, *, dropout: float = 0.0, masked: bool = False, width: int = 64
+        self, dtype: Any, *, dropout: float = 0.0, width: int = 64
     ) -> tuple[list[str], int]:
         """(what is called, number of loops) in the StableHLO for a GPU of forward and backward with
         grouped heads."""
         q, k = (jax.ShapeDtypeStruct((8, heads, 1024, width), dtype) for heads in (8, 2))
-        mask = jax.ShapeDtypeStruct((1, 1, 1, 1024), dtype) if masked else None
 
-        def both(q, k, v, mask, grad):
-            statics, draw = (dropout, not masked), (jnp.int64(1), jnp.int64(2))
-            out, logsumexp, seed = attention.aten_attention(q, k, v, mask, *statics, draw=draw)
+        def both(q, k, v, grad):
+            statics, draw = (dropout, True), (jnp.int64(1), jnp.int64(2))
+            out, logsumexp, seed = attention.aten_attention(q, k, v, None, *statics, draw=draw)
             grads = attention.aten_attention_backward(
                 grad,
                 q,
                 k,
                 v,
-                mask,
+                None,
                 [True, True, True, False],
                 out,
                 logsumexp,
@@ -494,7 +493,7 @@ class TestGPU:
             return out, grads[:3]
 
         with compiler_context():
-            lowered = jax.jit(both).trace(q, k, k, mask, q).lower(lowering_platforms=("cuda",))
+            lowered = jax.jit(both).trace(q, k, k, q).lower(lowering_platforms=("cuda",))
         text = lowered.as_text()
         return re.findall(r"custom_call @([\w$]+)", text), text.count("stablehlo.while")
 
@@ -592,7 +591,6 @@ class TestGPU:
         [
             (jnp.float32, {}),
             (jnp.bfloat16, {"dropout": 0.1}),
-            (jnp.bfloat16, {"masked": True}),
             (jnp.bfloat16, {"width": 60}),
         ],
     )

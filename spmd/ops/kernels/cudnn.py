@@ -36,11 +36,25 @@ _WIDEST, _WIDEST_OF_HOPPER, _LATENT, _LATENT_VERSION = 128, 256, (192, 128), 910
 # The bytes of a device for a bias as the kernel adds it, and for the gradients of scores, all of
 # which it writes where the bias has one.
 MOST_OF_BIAS = 1 << 30
-# The columns that a logsumexp's gradient adds to all widths, which are multiples of 8; and the
-# exponent and mantissa of its parts.
-_MORE, _BITS = 8, {jnp.dtype(jnp.bfloat16): (8, 7), jnp.dtype(jnp.float16): (5, 10)}
-# A finite bias is not below this, and -inf is twice as low: cuDNN subtracts such numbers.
-_LOWEST = {jnp.dtype(jnp.bfloat16): -(2.0**40), jnp.dtype(jnp.float16): -(2.0**14)}
+# The columns that a logsumexp's gradient adds to all widths, which are multiples of 8.
+_MORE = 8
+
+
+class _Format(NamedTuple):
+    """A dtype: its bits of exponent and mantissa, and the lowest number that a bias keeps.
+
+    -inf becomes twice as low: cuDNN subtracts such numbers from each other.
+    """
+
+    exponent: int
+    mantissa: int
+    lowest: float
+
+
+_FORMATS = {
+    jnp.dtype(jnp.bfloat16): _Format(8, 7, -(2.0**40)),
+    jnp.dtype(jnp.float16): _Format(5, 10, -(2.0**14)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +91,7 @@ def refusal(
         return "a jax without the kernel"
     if reason := masking.refusal(None, dropout_p):
         return reason
-    if query.dtype not in _LOWEST or {key.dtype, value.dtype} != {query.dtype}:
+    if query.dtype not in _FORMATS or {key.dtype, value.dtype} != {query.dtype}:
         return f"operands of {', '.join(str(x.dtype) for x in (query, key, value))}"
     more = _MORE if has_logsumexp else 0
     if reason := _refusal_of_widths(query.shape[-1] + more, value.shape[-1] + more):
@@ -167,7 +181,7 @@ def forward(
     if not biases:
         return output, logsumexp
     # torch promises zeros for a row that sees nothing; the kernel has a mean.
-    is_hidden = logsumexp < 1.5 * _LOWEST[query.dtype]
+    is_hidden = logsumexp < 1.5 * _FORMATS[query.dtype].lowest
     zero, nothing = jnp.zeros((), output.dtype), jnp.float32(-jnp.inf)
     return jnp.where(is_hidden[..., None], zero, output), jnp.where(is_hidden, nothing, logsumexp)
 
@@ -198,7 +212,7 @@ def backward(
         ones = [(0, 0)] * 3 + [(0, _MORE)]
         value = jnp.pad(value, ones, constant_values=1)
         query, key, out = (jnp.pad(x, ones) for x in (query, key, out))
-    if biases:  # The weights of a row that sees nothing are exp(_LOWEST - 0).
+    if biases:  # The weights of a row that sees nothing are exp(2 * lowest - 0).
         logsumexp = jnp.where(is_hidden, 0, logsumexp)
     operands = query, key, value, *biases, logsumexp, out, grad_out
     of_query, of_key, of_value, *of_bias = (run or shard_backward)(call, *operands)
@@ -206,12 +220,12 @@ def backward(
     return *grads, _summed(of_bias[0], bias) if bias is not None and of_bias else None
 
 
-def _parts(x: jax.Array, dtype: Any) -> jax.Array:
+def _parts(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Numbers of 32 bits as sums of numbers of 16, along a last dim."""
     parts, rest = [], x.astype(jnp.float32)
     for _ in range(_MORE):
         # XLA would take the rounding for one that may be left out.
-        parts.append(lax.reduce_precision(rest, *_BITS[jnp.dtype(dtype)]))
+        parts.append(lax.reduce_precision(rest, *_FORMATS[dtype][:2]))
         rest = rest - parts[-1]
     return jnp.stack(parts, -1).astype(dtype)
 
@@ -221,7 +235,7 @@ def _biases(query: jax.Array, key: jax.Array, bias: jax.Array | None) -> Arrays:
     if bias is None:
         return ()
     dtype = query.dtype
-    lowest, hidden = (jnp.asarray(times * _LOWEST[dtype], dtype) for times in (1, 2))
+    lowest, hidden = (jnp.asarray(times * _FORMATS[dtype].lowest, dtype) for times in (1, 2))
     if bias.dtype == jnp.bool_:
         bias = jnp.where(bias, jnp.zeros((), dtype), hidden)
     else:
@@ -349,8 +363,7 @@ def _define(function: custom_partitioning, body: Callable[..., Arrays], is_backw
         return mesh, on_shard, of_results, of_operands
 
     def rule(call: Call, mesh: Mesh, types: Any, _: Any) -> tuple[str, dict[str, Any]]:
-        names = "bh" if call.has_bias else ""
-        sizes = zip(names, "xy", types[3].shape, strict=False)
+        sizes = zip("bh", "xy", types[3].shape if call.has_bias else (), strict=False)
         of_bias = [name if size > 1 else other for name, other, size in sizes]
         # Shardy takes the replicated factors in the order in which the rule names them.
         return " -> ".join(words(call, *of_bias)), {

@@ -509,11 +509,18 @@ def _config(line: Instruction) -> dict[str, Any]:
 
 
 def _cudnn_flops(computation: Computation, line: Instruction, config: dict[str, Any]) -> int:
-    """Two products of (length x length x head) a head forward, five backward; half of them where a
-    mask is causal."""
+    """The products of each visible score: of keys' width and of values' forward, three and two of
+    them backward. Half of the scores are visible under causality, or a window of each row."""
     attention = config["cudnn_fmha_backend_config"]
     batch, heads, rows, columns = map(int, attention["intermediate_tensor_shape"]["dimensions"])
-    query = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]
-    products = 5 if "Backward" in line.tail.partition("custom_call_target=")[2][:40] else 2
+    query, value = (
+        hlo_text.arrays(computation.by_name[line.operands[place]].shape)[0][1] for place in (0, 2)
+    )
+    is_backward = "Backward" in line.tail.partition("custom_call_target=")[2][:40]
+    width = 3 * query[-1] + 2 * value[-1] if is_backward else query[-1] + value[-1]
+    products = 2 * batch * heads * width
+    window = int(attention.get("sliding_window_length", 0))
+    if window:  # the first rows see less
+        return products * (rows * window - window * (window - 1) // 2)
     share = 2 if "CAUSAL" in attention.get("mask_type", "") else 1
-    return products * 2 * batch * heads * rows * columns * query[-1] // share
+    return products * rows * columns // share

@@ -4,6 +4,7 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import ROOT, own_environment, run_script
@@ -98,13 +99,14 @@ class TestCounts:
 
     def test_attention_of_cudnn(self) -> None:
         """Two products of every pair of positions forward, five backward; half of the pairs under a
-        causal mask."""
+        causal mask, and those of a window."""
         line = (
             "  %q = bf16[2,4,128,32]{3,2,1,0} parameter(0)\n"
             "  ROOT %a = (bf16[2,4,128,32]{3,2,1,0}, u8[0]{0}) custom-call(%q, %q, %q), "
             'custom_call_target="__cudnn$fmhaSoftmaxKIND", '
             'backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": '
-            '{"dimensions": ["2", "4", "128", "128"]}, "mask_type": "MASK"}}\n'
+            '{"dimensions": ["2", "4", "128", "128"]}, "mask_type": "MASK", '
+            '"sliding_window_length": WINDOW}}\n'
         )
         text = (
             "HloModule spmd\n\nENTRY %main (q: bf16[2,4,128,32]) -> bf16[2,4,128,32] {\n"
@@ -112,17 +114,15 @@ class TestCounts:
             + "}\n"
         )
         pairs = 2 * 2 * 4 * 128 * 128 * 32
-        for kind, mask, count in (
-            ("", "NO_MASK", 2),
-            ("", "CAUSAL", 1),
-            ("Backward", "NO_MASK", 5),
+        for kind, mask, window, count in (
+            ("", "NO_MASK", 0, 2 * pairs),
+            ("", "CAUSAL", 0, pairs),
+            ("Backward", "NO_MASK", 0, 5 * pairs),
+            ("", "CAUSAL", 3, 2 * pairs * (3 * 128 - 3) // 128**2),
         ):
-            module = Module(
-                text.replace("KIND", kind).replace("MASK", mask, 1)
-                if mask == "CAUSAL"
-                else text.replace("KIND", kind).replace('"MASK"', f'"{mask}"')
-            )
-            assert program_facts.flops_of(module) == count * pairs, (kind, mask)
+            filled = text.replace("KIND", kind).replace('"MASK"', f'"{mask}"')
+            module = Module(filled.replace("WINDOW", str(window)))
+            assert program_facts.flops_of(module) == count, (kind, mask)
 
 
 class TestTime:
@@ -328,6 +328,74 @@ plan = spmd.plan(
 assert plan.fits and plan.seconds > 0, plan
 """,
             timeout=300,
+        )
+
+    def test_masks_of_attention(self, tmp_path: Path) -> None:
+        """cuDNN's call with its window, its bias and its widths, in the compiled program."""
+        run_script(
+            f"""
+import json, re
+from pathlib import Path
+import torch, spmd
+from torch.nn import functional as F
+
+mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target="h100:8")
+number = iter(range(100))
+
+
+def calls(attend, width=128, of_values=0, *more):
+    def step(q, k, v, *more):
+        for x in (q, k, v):
+            spmd.mark_sharding(x, mesh, ("fsdp", None, None, None)).requires_grad_()
+        wanted = q, k, v, *(x.requires_grad_() for x in more if x.is_floating_point())
+        return torch.autograd.grad(attend(q, k, v, *more).float().square().mean(), wanted)
+
+    folder = Path({str(tmp_path)!r}) / str(next(number))
+    options = {{"xla_dump_to": str(folder), "xla_dump_hlo_as_text": "True"}}
+    shapes = [(8, 4, 1024, width)] * 2 + [(8, 4, 1024, of_values or width)]
+    operands = [torch.empty(x, dtype=torch.bfloat16, device="meta") for x in shapes]
+    plan = spmd.plan(step, *operands, *more, compiler_options=options)
+    found = []
+    text = max(folder.glob("*after_optimizations.txt"), key=lambda x: x.stat().st_size).read_text()
+    for line in text.splitlines():
+        if name := re.search(r'custom_call_target="__cudnn.fmha(\\w+)"', line):
+            config = json.JSONDecoder().raw_decode(line.partition("backend_config=")[2])[0]
+            config = config["cudnn_fmha_backend_config"]
+            found.append((name[1], config["mask_type"], int(config["sliding_window_length"])))
+    return sorted(found), [x.text for x in plan.findings if x.kind == "kernel"], plan.flops
+
+
+def window(q, k, v):
+    places = torch.arange(1024, device=q.device)
+    mask = (places[:, None] >= places) & (places[:, None] - places < 200)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def causal(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def biased(q, k, v, bias):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+def both(kind, size, prefix="Softmax"):
+    return [(prefix, kind, size), (prefix + "Backward", kind, size)], []
+
+
+*made, flops = calls(window)
+assert tuple(made) == both("CAUSAL", 200), made
+assert flops == 7 * 2 * 4 * 128 * (1024 * 200 - 200 * 199 // 2), flops
+assert tuple(calls(causal, 256)[:2]) == both("CAUSAL", 0)
+assert tuple(calls(causal, 192, 128)[:2]) == both("CAUSAL", 0)
+bias = torch.empty(1, 4, 1024, 1024, dtype=torch.bfloat16, device="meta")
+assert tuple(calls(biased, 128, 0, bias)[:2]) == both("NO_MASK", 0, "ScaleBiasSoftmax")
+padding = torch.empty(8, 1, 1, 1024, dtype=torch.bool, device="meta")
+assert tuple(calls(biased, 128, 0, padding)[:2]) == both("NO_MASK", 0, "ScaleBiasSoftmax")
+made, said, _ = calls(causal, 264)
+assert made == [] and said == ["attention in blocks: heads of widths 264 and 264"], said
+""",
+            timeout=600,
         )
 
     def test_jax_started_without_a_platform(self) -> None:
