@@ -29,7 +29,7 @@ aten = torch.ops.aten
 LONG = 512 * 512
 
 
-BY_IDS = "attention skips blocks by ids that are data: counted as if a sequence was one document"
+BY_IDS = "attention skips blocks by ids that are data: counted as if {} was one document"
 
 
 def is_long(query, key):
@@ -191,7 +191,9 @@ def note_form(masking, of_cudnn, of_splash, wants_bias=False):
     that the kernel skips blocks by ids."""
     platform = sharded.platform()
     if platform == "tpu" and not of_splash and masking.documents is not None:
-        sharded.note_finding(BY_IDS, "kernel")
+        length = sharded.facts().document_length
+        counted = f"each {length:,} tokens" if length else "a sequence"
+        sharded.note_finding(BY_IDS.format(counted), "kernel")
     reason = {"tpu": of_splash, "cpu": "", None: ""}.get(platform, of_cudnn)
     if reason:
         of_bias = " with a gradient" if wants_bias else ""

@@ -41,15 +41,17 @@ class Facts(NamedTuple):
     mesh: that with most devices among the inputs'; None where all are on one device, or in another
     order than the program's. num_devices: of its inputs. platform: of these devices, which need not
     be this host's. capability: the compute capability of GPUs, (major, minor).
+    document_length: tokens by which documents are counted whose ids are data; 0: a sequence.
     """
 
     mesh: AnyMesh | None = None
     num_devices: int = 1
     platform: str | None = None
     capability: tuple[int, ...] | None = None
+    document_length: int = 0
 
     @staticmethod
-    def of(shardings: Sequence[NamedSharding]) -> "Facts":
+    def of(shardings: Sequence[NamedSharding], document_length: int = 0) -> "Facts":
         """The facts on a program whose inputs have these shardings."""
         largest, num_devices = None, 1
         for sharding in shardings:
@@ -62,7 +64,7 @@ class Facts(NamedTuple):
         device = shardings[0].mesh.devices.flat[0]
         version = getattr(device, "compute_capability", None)
         capability = version and tuple(map(int, version.split(".")))
-        return Facts(largest, num_devices, device.platform, capability)
+        return Facts(largest, num_devices, device.platform, capability, document_length)
 
 
 class Values(NamedTuple):

@@ -1,6 +1,7 @@
 """jax's attention kernel for TPUs: its numbers, interpreted, against torch on CPU, and where a
 TPU's program has it."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -632,9 +633,18 @@ class TestFindings:
         assert self.found() == self.found(is_causal=True) == []
         assert self.found(lambda: at(1024)[:, None] - at(1024) < 100, is_causal=True) == []
 
-    @pytest.mark.parametrize("num_sequences", [1, 3])
-    def test_ids_that_are_data(self, num_sequences: int) -> None:
-        """The kernel, which a plan counts as that of one document."""
+    @pytest.mark.parametrize(
+        ("num_sequences", "length", "words", "shares"),
+        [
+            (1, 0, "a sequence", {"0.7500"}),
+            (3, 0, "a sequence", {"0.7500"}),
+            (3, 512, "each 512 tokens", {"0.5000"}),
+        ],
+    )
+    def test_ids_that_are_data(
+        self, num_sequences: int, length: int, words: str, shares: set[str]
+    ) -> None:
+        """The kernel, which a plan counts as that of one document, or of a stated length."""
         ids = jnp.arange(1024)[None].repeat(num_sequences, 0) // 200
         q, notes_of = jnp.ones((num_sequences, 2, 1024, 64), jnp.bfloat16), sharded.unused_axes
 
@@ -643,10 +653,12 @@ class TestFindings:
             mask = (ids[:, None, :, None] == ids[:, None, None]) & (at[:, None] >= at)
             return rule(OP.default)(q, q, q, mask, draw=(jnp.int64(1), jnp.int64(2)))[0]
 
-        facts = sharded.Facts(platform="tpu")
+        facts = sharded.Facts(platform="tpu", document_length=length)
         with compiler_context(), sharded.tracing(facts), notes_of() as notes:
-            program = jax.jit(forward).trace(q, ids).lower(lowering_platforms=("tpu",)).as_text()
-        assert list(notes) == [("kernel", attention.BY_IDS)]
+            lowered = jax.jit(forward).trace(q, ids).lower(lowering_platforms=("tpu",))
+            program, scopes = lowered.as_text(), lowered.as_text(debug_info=True)
+        assert list(notes) == [("kernel", attention.BY_IDS.format(words))]
+        assert {*re.findall(r"share=([\d.]+)", scopes)} == shares
         assert "tpu_custom_call" in program and "while" not in program.split("tpu_custom_call")[-1]
 
     def test_blocks(self) -> None:

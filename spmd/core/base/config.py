@@ -92,6 +92,9 @@ FLAGS = (
         ("auto", "always", "never")),
     Flag("parallel", "auto",
         "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
+    Flag("document_length", 0,
+        "tokens of a document, by which plans for TPUs count attention within documents whose ids "
+        "are data; 0: a sequence is one document"),
     Flag("record_modules", True,
         "replay a module's call without gradients that writes a cache in place"),
     Flag("replay_steps", False,

@@ -7,6 +7,7 @@ from operator import attrgetter
 import jax
 
 from ...ops import sharded
+from ..base.config import config
 from ..graph.graph import DeviceData, Graph, Node, Port, walk
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
@@ -48,7 +49,7 @@ def build(
             data: sharded.dims_in(layout, data.meta.shape)
             for data, layout in zip(graph.inputs, program_shardings, strict=True)
         }
-        facts = sharded.Facts.of(program_shardings)
+        facts = sharded.Facts.of(program_shardings, config.document_length)
         with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
             # Stack groups that arrive as separate arguments become rows of one array here.
             for group in graph.columns:

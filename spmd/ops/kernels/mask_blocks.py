@@ -236,6 +236,21 @@ def causal(rows: int, columns: int) -> MaskEquations:
     return MaskEquations(lines, (rows, columns))
 
 
+def within_documents(rows: int, columns: int, length: int) -> MaskEquations:
+    """The mask of documents of one length."""
+    row, column, _ = causal(rows, columns).lines
+    number = np.int64(length).tobytes(), (1, 1)
+    lines = (
+        row,
+        column,
+        Line("constant", "int64", frozenset(), parameter=number),
+        Line("div", "int64", row.axes, (0, 2)),
+        Line("div", "int64", column.axes, (1, 2)),
+        Line("eq", "bool", frozenset((0, 1)), (3, 4)),
+    )
+    return MaskEquations(lines, (rows, columns))
+
+
 def in_causal_order(mask: MaskEquations) -> MaskEquations:
     """A mask and causality."""
     rank, count = len(mask.shape), len(mask.lines)

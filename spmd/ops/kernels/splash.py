@@ -31,7 +31,7 @@ from ..partition import per_shard
 from ..registry import Function
 from .document_ids import of_32_bits, visible
 from .flash import Masking, Places, delta_of
-from .mask_blocks import NONE, MaskEquations
+from .mask_blocks import NONE, MaskEquations, within_documents
 
 Arrays = tuple[jax.Array, ...]
 Shapes = tuple[jax.ShapeDtypeStruct, ...]
@@ -277,7 +277,7 @@ def shard_backward(
 @dataclass(frozen=True, slots=True)
 class _Case:
     """The static arguments of a kernel. lengths: of the rows and columns. starts: their places in
-    the mask."""
+    the mask. document_length: that of `Facts`."""
 
     heads: int
     lengths: tuple[int, int]
@@ -288,6 +288,7 @@ class _Case:
     is_large: bool
     interpret: bool
     query_bytes: int
+    document_length: int
 
     @staticmethod
     def of(
@@ -303,7 +304,8 @@ class _Case:
         starts = ((0, 0),) if mask is None else masking.places.starts
         query_bytes = math.prod(query.shape) * query.dtype.itemsize
         soft_cap = None if masking.score is None else masking.score.soft_cap
-        how = soft_cap, scale, is_large, INTERPRET, query_bytes
+        length = sharded.facts().document_length
+        how = soft_cap, scale, is_large, INTERPRET, query_bytes, length
         return _Case(query.shape[1], lengths, starts, mask, *how)
 
     def kernel(self, place: jax.Array, ids: Ids = None) -> Any:
@@ -369,9 +371,9 @@ class _Case:
             rows = row - column + lax.iota(jnp.int32, self.lengths[0])
         return info(next_data, None, kinds, None, rows)
 
-    def _tables(self, width: int) -> list[np.ndarray]:
+    def _tables(self, width: int, documents: MaskEquations | None = None) -> list[np.ndarray]:
         """The table of each place, in blocks of this many columns."""
-        masking = Masking(self.mask, places=Places(self.starts))
+        masking = Masking(self.mask, documents, places=Places(self.starts))
         return masking.tables(self.lengths, (self.block[0], width))
 
     def _start(self, place: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
@@ -397,9 +399,13 @@ class _Case:
 
     def stated(self, width: int, ids: Ids) -> AbstractContextManager[Any]:
         """The scope of a kernel's call. Of ids that are data a plan knows no blocks: it counts the
-        share of the scores that is stated here, as of one document."""
-        share = self._computed(width) / math.prod(self.lengths)
-        return nullcontext() if ids is None else jax.named_scope(f"share={share:.4f}")
+        share of the scores that is stated here, as of documents of the stated length."""
+        if ids is None:
+            return nullcontext()
+        length, shape = self.document_length, self.mask.shape if self.mask else self.lengths
+        documents = within_documents(*shape, length) if length else None
+        share = self._computed(width, documents) / math.prod(self.lengths)
+        return jax.named_scope(f"share={share:.4f}")
 
     @property
     def may_leave_rows_out(self) -> bool:
@@ -437,11 +443,11 @@ class _Case:
             width = widths.pop(0)
         return width if self.query_bytes * (self.lengths[1] // width) <= _MOST_OF_PARTS else 0
 
-    def _computed(self, width: int) -> int:
+    def _computed(self, width: int, documents: MaskEquations | None = None) -> int:
         """The scores in blocks of this many columns, at the place with most."""
-        if self.mask is None:
+        if self.mask is None and documents is None:
             return math.prod(self.lengths)
-        counts = (int(np.count_nonzero(kinds)) for kinds in self._tables(width))
+        counts = (int(np.count_nonzero(kinds)) for kinds in self._tables(width, documents))
         return max(counts) * self.block[0] * width
 
     def scaled(self, x: jax.Array) -> jax.Array:
