@@ -5,10 +5,11 @@ and what is planned.
     python recipes/accelerator_smoke.py --dry-run  # the same on one CPU device, smaller
 
 Each row of the table is one check: gradients of single ops against torch on the CPU; attention over
-a sharded sequence, four devices' parts one after the other; a GPT's training losses against eager
-torch's on the CPU and a hand-written JAX program's; the same step by `spmd.compile` and the model
-by `torch.compile`; a checkpoint written and read; the memory and time that `spmd.plan` names
-against what the run took. It ends with status 1 where one fails. Times are printed, never judged.
+a sharded sequence, four devices' parts one after the other, and under masks; a GPT's training
+losses against eager torch's on the CPU and a hand-written JAX program's; the same step by
+`spmd.compile` and the model by `torch.compile`; a checkpoint written and read; the memory and time
+that `spmd.plan` names against what the run took. It ends with status 1 where one fails. Times are
+printed, never judged.
 Without an accelerator it stops with a line, unless --dry-run.
 """
 
@@ -43,8 +44,10 @@ from jax.custom_batching import sequential_vmap
 from recipes.benchmarks import jax_gpt
 from recipes.benchmarks.step import JaxStep, TorchStep
 from recipes.gpt import GPT, GPTConfig
+from spmd.core.extend import Masking, Places
+from spmd.ops.kernels.mask_blocks import causal
 from spmd.parallel.block_pairs import forms_of
-from spmd.parallel.exchanges import RingOfKeys
+from spmd.parallel.exchanges import Place, RingOfKeys, Visible
 from spmd.parallel.orders import HalfOfHeads
 
 STEPS = 4
@@ -159,24 +162,32 @@ class Smoke:
             jax.random.normal(key, (1, 8, rows, 64), jnp.bfloat16) for key in keys[:2]
         )
         key, value = (jax.random.normal(key, (1, 2, rows, 64), jnp.bfloat16) for key in keys[2:])
-        forms = forms_of(query, key, value, None, False, 0.125, 4)
+        masking = Masking(causal(rows, rows))
+        forms = forms_of(query, key, value, masking, None, False, 0.125, 4)
         form = forms.get(
             {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend()), forms["default"]
         )
-        exchange = RingOfKeys(HalfOfHeads(("context",), 4, rows // 4), is_causal=True)
+        order = HalfOfHeads(("context",), 4, rows // 4)
+        exchange = RingOfKeys(order, Visible.of(masking, order))
 
         # Of the four lanes of a vmap the kernels compute one after the other: not all of them have
         # a batching rule.
-        def forward(rows: Any, columns: Any, place: Any, is_diagonal: bool) -> Any:
-            return sequential_vmap(lambda *arrays: form.forward(*arrays, None, None, is_diagonal))(
-                *rows, *columns
-            )
+        def at(place: Place, index: Any) -> Masking:
+            starts = place.of_groups
+            assert starts is not None, "a ring of four has no loop"
+            return Masking() if place.is_all else masking.at(Places(starts, index))
 
-        def backward(rows: Any, columns: Any, place: Any, is_diagonal: bool) -> Any:
-            arrays = (rows[0], *columns, *rows[1:])
-            return sequential_vmap(lambda *arrays: form.backward(*arrays, None, None, is_diagonal))(
-                *arrays
-            )
+        def forward(rows: Any, columns: Any, place: Place) -> Any:
+            def one(index: Any, *arrays: Any) -> Any:
+                return form.forward(*arrays, None, None, at(place, index))
+
+            return sequential_vmap(one)(order.group, *rows, *columns)
+
+        def backward(rows: Any, columns: Any, place: Place) -> Any:
+            def one(index: Any, *arrays: Any) -> Any:
+                return form.backward(*arrays, None, None, at(place, index))
+
+            return sequential_vmap(one)(order.group, rows[0], *columns, *rows[1:])
 
         def ring(query: Any, key: Any, value: Any, gradient: Any) -> Any:
             output, logsumexp = exchange.forward(forward, (query,), (key, value), jnp.float32)
@@ -185,10 +196,10 @@ class Smoke:
             return output, *exchange.backward(backward, saved, (key, value), jnp.float32)
 
         def whole(query: Any, key: Any, value: Any, gradient: Any) -> Any:
-            output, logsumexp = form.forward(query, key, value, None, None, True)
+            output, logsumexp = form.forward(query, key, value, None, None, masking)
             output = output.astype(query.dtype)
             return output, *form.backward(
-                query, key, value, gradient, output, logsumexp, None, None, True
+                query, key, value, gradient, output, logsumexp, None, None, masking
             )
 
         def shards(x: jax.Array) -> jax.Array:
@@ -204,6 +215,54 @@ class Smoke:
             )
         assert max(errors) < 2e-2, f"output and gradients differ by {errors}"
         return f"{rows:,} rows: output and gradients within {max(errors):.1e}"
+
+    def masks(self) -> str:
+        """Attention under masks, and its gradients, against torch in float32 on the CPU: by the
+        kernel where the platform has one."""
+        length = max(512, 2 * self.args.sequence)
+        at = torch.arange(length)
+        before, window = at[:, None] >= at, at[:, None] - at < length // 4
+        documents = (at[:, None] // 200 == at // 200) & before & (at[:, None] < length - 50)
+        torch.manual_seed(0)
+        bias = torch.randn(1, 8, length, length)
+        errors: dict[str, float] = {}
+        for name, mask, width, of_values in (
+            ("causal", before, 64, 64),
+            ("window", before & window, 128, 128),
+            ("width 256", before, 256, 256),
+            ("widths 192/128", before, 192, 128),
+            ("bias", bias, 64, 64),
+            ("bias with hidden rows", bias.masked_fill(~documents, -torch.inf), 64, 64),
+            ("padding", (at < length - 100)[None, None, None], 64, 64),
+        ):
+            shapes = [(2, heads, length, width) for heads in (8, 4, 4)]
+            shapes[2] = (*shapes[2][:3], of_values)
+            operands = [torch.randn(shape).bfloat16() for shape in shapes]
+            is_bias = mask.is_floating_point()
+            operands += [mask.bfloat16()] if is_bias else []
+            ours = self._attended([x.to("xla") for x in operands], mask, name)
+            expected = self._attended([x.float() for x in operands], mask, name)
+            errors[name] = max(
+                ((x.float().cpu() - y).abs().max() / y.abs().max()).item()
+                for x, y in zip(ours, expected, strict=True)
+            )
+        wrong = {name: error for name, error in errors.items() if not error <= 3e-2}
+        assert not wrong, f"output and gradients differ by {wrong}"
+        return f"{len(errors)} masks: output and gradients within {max(errors.values()):.1e}"
+
+    def _attended(self, operands: list[Tensor], mask: Tensor, name: str) -> list[Tensor]:
+        """Output and gradients of attention under a mask, which the device makes of positions."""
+        leaves = [x.requires_grad_() for x in operands]
+        device, length = leaves[0].device, mask.shape[-1]
+        at = torch.arange(length, device=device)
+        made = {"causal": at[:, None] >= at, "window": at[:, None] - at < length // 4}
+        made["window"] = made["window"] & made["causal"]
+        made |= {"width 256": made["causal"], "widths 192/128": made["causal"]}
+        given = leaves[3] if len(leaves) > 3 else made.get(name, mask.to(device))
+        attend = torch.nn.functional.scaled_dot_product_attention
+        output = attend(*leaves[:3], attn_mask=given, enable_gqa=True).float()
+        output.backward(output.detach().cpu().sin().to(device))
+        return [output, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
     def eager(self) -> str:
         """The losses of eager torch on the CPU, which the others are compared with."""
@@ -308,6 +367,7 @@ class Smoke:
 CHECKS = (
     "tour",
     "ring",
+    "masks",
     "eager",
     "lazy",
     "compiled",
