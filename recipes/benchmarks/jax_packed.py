@@ -56,8 +56,8 @@ class Decoder:
         width, query, keys = self.width, self.heads * self.head, self.kv_heads * self.head
         norms = ("norm1", "norm2", *(("after1", "after2") if self.is_gemma else ()))
         return {
-            **{name: ((width,), ("fsdp",)) for name in norms},
-            **{name: ((self.head,), (None,)) for name in ("query_norm", "key_norm")},
+            **dict.fromkeys(norms, ((width,), ("fsdp",))),
+            **dict.fromkeys(("query_norm", "key_norm"), ((self.head,), (None,))),
             "query": ((width, query), ("fsdp", None)),
             "key": ((width, keys), ("fsdp", None)),
             "value": ((width, keys), ("fsdp", None)),
@@ -68,7 +68,7 @@ class Decoder:
         }
 
     def shapes(self) -> Tree:
-        """The shapes of the parameters: of the layers in whole periods, of the rest, of the ends."""
+        """The shapes of the parameters: of layers in whole periods, of the rest, of the ends."""
         period = len(self.windows)
         stacks = {
             "periods": (self.num_periods, period),
@@ -97,9 +97,7 @@ class Decoder:
 
 
 MODELS = {
-    "gemma3-4b": Decoder(
-        34, 2560, 8, 4, 256, 10_240, 262_208, (*[1024] * 5, None), is_gemma=True
-    ),
+    "gemma3-4b": Decoder(34, 2560, 8, 4, 256, 10_240, 262_208, (*[1024] * 5, None), is_gemma=True),
     "qwen3-8b": Decoder(36, 4096, 32, 8, 128, 12_288, 151_936),
 }
 
@@ -122,7 +120,9 @@ def attention(
     of each row, within documents."""
     length, heads, width = query.shape[1:]
     shape = length, length
-    mask = splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
+    mask = (
+        splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
+    )
     rows = min(512, length)
     columns = min(1024 if width <= 128 else 512, length)
     sizes = splash.BlockSizes(
@@ -211,7 +211,9 @@ class Step(jax_llama.Step):
         x, _ = jax.lax.scan(period, x, parameters["periods"])
         if "rest" in parameters:
             x, _ = jax.lax.scan(
-                lambda x, stored: (layers[0](x, stored, positions, ids), None), x, parameters["rest"]
+                lambda x, stored: (layers[0](x, stored, positions, ids), None),
+                x,
+                parameters["rest"],
             )
         x = rms_norm(x, self.gathered(parameters["norm"], specs["norm"]), model.eps)
         name = "embed" if model.is_gemma else "head"

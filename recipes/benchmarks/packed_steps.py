@@ -129,7 +129,9 @@ def ours(row: Row, _: str) -> dict[str, Any]:
     model.train()
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={layer_class})
     precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    module = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision)
+    module = fsdp.FullyShardedDataParallel(
+        model, mesh, auto_wrap_policy=policy, mp_policy=precision
+    )
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
 
     def step(batch: Any) -> torch.Tensor:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,9 @@ aten = torch.ops.aten
 MOST_GATHERED = 64 << 20
 # The rows of a mask that are looked at together.
 _ROWS = 128
+Direction = Literal["forward", "backward"]
+# The results of a pair without a visible position.
+NOTHING = {"forward": (0.0, -math.inf), "backward": (0.0, 0.0, 0.0)}
 
 
 @partitioning.partition(aten._scaled_dot_product_fused_attention_overrideable.default)
@@ -240,60 +243,40 @@ class AttentionCase:
 
     def forward(self, dropout: Any) -> Any:
         """(output, logsumexp) in the accumulation dtype."""
-
-        def body(
-            form: Form,
-            bias: Bias | IdsOfPairs,
-            dtype: Any,
-            query: Any,
-            key: Any,
-            value: Any,
-            dropout: Any,
-        ) -> Any:
-            def pair(rows: Any, columns: Any, place: Place) -> Any:
-                query, dropout, of_rows = rows
-                masking = self._at(place)
-                # In the branch: a bias that enters it from outside would be in memory in full.
-                masked = lambda: (bias.at(of_rows, place), _from(dropout, place))  # noqa: E731
-                compute = lambda: form.forward(query, *columns, *masked(), masking)  # noqa: E731
-                return self._where(bias.is_visible(of_rows, place), compute, nothing=(0, -jnp.inf))
-
-            return self._exchanged().forward(pair, (query, dropout, bias.rows), (key, value), dtype)
-
         shape = *self.query.shape[:3], self.value.shape[-1]
         words = "b h s d, b h s d, b h s e, b h s -> b h s e, b h s"
-        return self._run(
-            body, words, (shape, shape[:-1]), dropout, self.query, self.key, self.value
-        )
+        operands = self.query, self.key, self.value
+        return self._run("forward", words, (shape, shape[:-1]), dropout, *operands)
 
     def backward(self, dropout: Any, grad_out: Any, out: Any, logsumexp: Any) -> Any:
         """The gradients of query, key and value, in the accumulation dtype."""
-
-        def body(
-            form: Form,
-            bias: Bias | IdsOfPairs,
-            dtype: Any,
-            query: Any,
-            key: Any,
-            value: Any,
-            *row_operands: Any,
-        ) -> Any:
-            def pair(rows: Any, columns: Any, place: Place) -> Any:
-                query, *saved, dropout, of_rows = rows
-                masking = self._at(place)
-                masked = lambda: (bias.at(of_rows, place), _from(dropout, place))  # noqa: E731
-                compute = lambda: form.backward(query, *columns, *saved, *masked(), masking)  # noqa: E731
-                return self._where(bias.is_visible(of_rows, place), compute, nothing=(0, 0, 0))
-
-            return self._exchanged().backward(
-                pair, (query, *row_operands, bias.rows), (key, value), dtype
-            )
-
         operands = self.query, self.key, self.value, grad_out, out, logsumexp
         words = (
             "b h s d, b h s d, b h s e, b h s e, b h s e, b h s, b h s -> b h s d, b h s d, b h s e"
         )
-        return self._run(body, words, [x.shape for x in operands[:3]], dropout, *operands)
+        return self._run("backward", words, [x.shape for x in operands[:3]], dropout, *operands)
+
+    def _exchange(
+        self, direction: Direction, form: Form, bias: "Bias | IdsOfPairs", dtype: Any, *shards: Any
+    ) -> Any:
+        """A direction of the exchange on one device. shards: query, key, value, others of the rows,
+        dropout."""
+        query, key, value, *of_query = shards
+        compute, nothing = getattr(form, direction), NOTHING[direction]
+
+        def pair(rows: Any, columns: Any, place: Place) -> Any:
+            query, *saved, dropout, of_rows = rows
+            masking = self._at(place)
+
+            # In the branch: a bias that enters it from outside would be in memory in full.
+            def computed_pair() -> Any:
+                masked = bias.at(of_rows, place), _from(dropout, place)
+                return compute(query, *columns, *saved, *masked, masking)
+
+            return self._where(bias.is_visible(of_rows, place), computed_pair, nothing)
+
+        exchanged = getattr(self._exchanged(), direction)
+        return exchanged(pair, (query, *of_query, bias.rows), (key, value), dtype)
 
     def _where(
         self, is_visible: Any, compute: Callable[[], Any], nothing: tuple[float, ...]
@@ -307,9 +290,10 @@ class AttentionCase:
         )
         return lax.cond(is_visible, lambda: tuple(compute()), lambda: empty)
 
-    def _run(self, body: Any, words: str, shapes: Any, dropout: Any, *arrays: jax.Array) -> Any:
-        """`body(form, bias, dtype, *arrays, dropout)` on each device, by the form of the
-        platform."""
+    def _run(
+        self, direction: Direction, words: str, shapes: Any, dropout: Any, *arrays: jax.Array
+    ) -> Any:
+        """A direction of the exchange on each device, by the form of the platform."""
         devices, dtype = self.devices, floats.wide(self.query.dtype)
         over = {"b": devices.batch, "h": devices.heads, "s": devices.rows}
         # A computed mask that batch and heads share is computed in each chunk; any other has its
@@ -324,7 +308,7 @@ class AttentionCase:
                     if form.takes_ids
                     else Bias(bias if is_shared else of_shard, is_shared, self.length)
                 )
-                return body(form, of_pairs, dtype, *shards)
+                return self._exchange(direction, form, of_pairs, dtype, *shards)
 
             function = partitioning.per_shard(
                 on_shard, f"b h s t, {words}", devices.mesh, over, shapes

@@ -459,12 +459,10 @@ class TestRowsOfShards:
 
 
 class TestGPU:
-    """Half precision without dropout is cuDNN's on a GPU (masks: `test_cudnn.py`); all else is as on
-    CPU. Lowered, not run, here."""
+    """Half precision without dropout is cuDNN's on a GPU (masks: `test_cudnn.py`); all else is
+    as on CPU. Lowered, not run, here."""
 
-    def calls(
-        self, dtype: Any, *, dropout: float = 0.0, width: int = 64
-    ) -> tuple[list[str], int]:
+    def calls(self, dtype: Any, *, dropout: float = 0.0, width: int = 64) -> tuple[list[str], int]:
         """(what is called, number of loops) in the StableHLO for a GPU of forward and backward with
         grouped heads."""
         q, k = (jax.ShapeDtypeStruct((8, heads, 1024, width), dtype) for heads in (8, 2))

@@ -103,10 +103,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         mlir.register_lowering(
             primitive, mlir.lower_fun(body, multiple_results=True), platform="cpu"
         )
+    def facts_of(*how: Any) -> sharded.Facts:
+        return of(*how)._replace(platform="gpu", capability=HOPPER)
+
+    of = sharded.Facts.of
+    monkeypatch.setattr(sharded.Facts, "of", facts_of)
     monkeypatch.setattr(jax.lax, "platform_dependent", by_platform)
-    monkeypatch.setitem(
-        cudnn._FORMATS, jnp.dtype(jnp.float32), cudnn._Format(8, 23, -(2.0**40))
-    )
+    monkeypatch.setitem(cudnn._FORMATS, jnp.dtype(jnp.float32), cudnn._Format(8, 23, -(2.0**40)))
     cache.clear_cache()
     yield forms
     cache.clear_cache()

@@ -125,9 +125,10 @@ def _refusal_of_widths(width: int, of_values: int) -> str:
     return f"heads of widths {width} and {of_values}"
 
 
-def _refusal_of_bias(
-    query: jax.Array, key: jax.Array, bias: jax.Array, wants_bias: bool
-) -> str:
+def _refusal_of_bias(query: jax.Array, key: jax.Array, bias: jax.Array, wants_bias: bool) -> str:
+    # Within a branch of another platform's program a computed mask would become an array.
+    if sharded.platform() != "gpu":
+        return "a bias"
     rows, columns = query.shape[2], key.shape[2]
     if bias.dtype not in (jnp.bool_, query.dtype):
         return f"a bias of {bias.dtype}"
@@ -253,11 +254,12 @@ def _summed(grad: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def _kernel(
-    primitive: Primitive, call: Call, qkv: Arrays, biases: Arrays, saved: Arrays, **options: object
+    name: str, call: Call, qkv: Arrays, biases: Arrays, saved: Arrays, **options: object
 ) -> Arrays:
     """One of the two operations; the six operands between are for packed sequences and pages."""
-    empty = jnp.zeros(0, qkv[0].dtype)
     assert kernel is not None, "`refusal` was called first"
+    primitive: Primitive = getattr(kernel, f"_dot_product_attention_{name}_p")
+    empty = jnp.zeros(0, qkv[0].dtype)
     result = primitive.bind(
         *qkv,
         *(biases or (empty,)),
@@ -279,15 +281,13 @@ def _kernel(
 def run_forward(call: Call, *operands: jax.Array) -> Arrays:
     """The kernel on one device: (query, key, value, bias if there is one) -> (output,
     logsumexp)."""
-    primitive = kernel._dot_product_attention_fwd_p
-    return _kernel(primitive, call, operands[:3], operands[3:], (), is_training=True)
+    return _kernel("fwd", call, operands[:3], operands[3:], (), is_training=True)
 
 
 def run_backward(call: Call, *operands: jax.Array) -> Arrays:
     """The kernel on one device: (query, key, value, bias if there is one, logsumexp, output, its
     gradient) -> the gradients of the first three, and of a bias that has one."""
-    primitive, saved = kernel._dot_product_attention_bwd_p, operands[-3:]
-    return _kernel(primitive, call, operands[:3], operands[3:-3], saved)
+    return _kernel("bwd", call, operands[:3], operands[3:-3], operands[-3:])
 
 
 # -- Partitioned.

@@ -66,30 +66,30 @@ class Documents:
             is_known.append(line.name != "data" and all(is_known[i] for i in line.operands))
         batch = {0} if rank == 4 else set()
         sides = {"row": {rank - 2, *batch}, "column": {rank - 1, *batch}}
-        found: dict[str, list[int]] = {"row": [], "column": [], "rest": []}
+        conditions: dict[str, list[int]] = {"row": [], "column": [], "rest": []}
         ids: list[tuple[int, int]] = []
         for index in conditions_of(lines):
             line = lines[index]
             if is_known[index]:
-                found["rest"].append(index)
+                conditions["rest"].append(index)
                 continue
             names = [name for name, axes in sides.items() if line.axes <= axes]
             if names and index in values:
-                found[names[0]].append(index)
+                conditions[names[0]].append(index)
                 continue
             pair = _pair(lines, index, sides["row"], sides["column"])
             if pair is None or ids or not all(i in values for i in pair):
                 return None
             ids.append(pair)
         rest = None
-        if found["rest"]:
+        if conditions["rest"]:
             extended = list(lines)
-            last = intersection(extended, found["rest"])
+            last = intersection(extended, conditions["rest"])
             rest = MaskEquations(tuple(reached(extended, last)), equations.shape)
             if not fits(rest):
                 return None
             rest = rest.of_matrix()
-        how = tuple(found["row"]), tuple(found["column"]), rest, values
+        how = tuple(conditions["row"]), tuple(conditions["column"]), rest, values
         return Documents(equations.shape, ids[0] if ids else None, *how)
 
     def arrays(self) -> tuple[Side, Side]:
@@ -129,25 +129,25 @@ def equations_by_rows(mask: Value) -> tuple[MaskEquations, Values]:
     lines, conditions = equations.lines, list(conditions_of(equations.lines))
     pairs = [lines[i].operands for i in conditions if lines[i].name == "eq"]
     for sides in ([values[i] for i in pair if i in values] for pair in pairs):
-        is_one = len(sides) == 2 and name_of(sides[0][0]) == name_of(sides[1][0])
-        if is_one and (source := _positions_of(sides[0][0])) is not None:
+        is_pair = len(sides) == 2 and name_of(sides[0][0]) == name_of(sides[1][0])
+        if is_pair and (source := _positions_of(sides[0][0])) is not None:
             break
     else:
         return equations, values
     rank = len(equations.shape)
     matrix = {rank - 2, rank - 1}
-    places = {
+    row_or_column = {
         index: Line("position", "int64", lines[index].axes & matrix, parameter=axes[-1])
         for index, (value, axes) in values.items()
         if any(_is_along(axes, of_ids) for _, of_ids in sides)
         and _behind_first(value) == (source, 0)
     }
-    # Behind all lines those again, with places.
+    # Behind all lines those again, with rows and columns.
     count, both = len(lines), [*lines]
     for index, line in enumerate(lines):
         operands = tuple(i + count for i in line.operands)
         axes = frozenset[int]().union(*(both[i].axes for i in operands)) if operands else line.axes
-        both.append(places.get(index, line._replace(operands=operands, axes=axes)))
+        both.append(row_or_column.get(index, line._replace(operands=operands, axes=axes)))
     chosen = [
         i + count * MaskEquations(tuple(reached(both, i + count)), equations.shape).is_band
         for i in conditions
@@ -176,18 +176,19 @@ def _positions_of(ids: Value) -> object | None:
     for line in (lines[i] for i in conditions_of(lines, "or")):
         if line.name != "ne" or lines[line.operands[0]].name != "sub":
             continue
-        one, of_difference = lines[line.operands[1]], lines[line.operands[0]].operands
-        if one.name == "constant" and not one.axes and constant_at(one, {}) == 1:
-            found = [_behind_first(values[i][0]) for i in of_difference if i in values]
-            if [place for _, place in found] == [0, -1] and found[0][0] == found[1][0]:
-                return found[0][0]
+        step, terms = lines[line.operands[1]], lines[line.operands[0]].operands
+        if step.name == "constant" and not step.axes and constant_at(step, {}) == 1:
+            shifted = [_behind_first(values[i][0]) for i in terms if i in values]
+            offsets, names = [offset for _, offset in shifted], {name for name, _ in shifted}
+            if offsets == [0, -1] and len(names) == 1:
+                return names.pop()
     return None
 
 
 def _behind_first(vectors: Value) -> tuple[object, int]:
     """The name of the array of which these vectors, behind the first element, are elements, and
-    the place of theirs there less that here."""
-    place, length = 0, shape_of(vectors)[-1]
+    their offset in it."""
+    offset, length = 0, shape_of(vectors)[-1]
     while (produced := producer(vectors)) is not None:
         (primitive, params, operands), shape = produced, shape_of(vectors)
         source = operands[0] if operands else vectors
@@ -195,12 +196,13 @@ def _behind_first(vectors: Value) -> tuple[object, int]:
         if primitive.name == "slice" and params["strides"] in (None, (1,) * len(shape)):
             if sizes[:-1] != shape[:-1]:
                 break
-            place += params["start_indices"][-1]
+            offset += params["start_indices"][-1]
         elif primitive.name == "concatenate" and params["dimension"] == len(shape) - 1:
             ends = np.cumsum([shape_of(x)[-1] for x in operands])
-            part = int(np.searchsorted(ends, place + 1, "right"))
-            source, place = operands[part], place - int(ends[part]) + shape_of(operands[part])[-1]
-            if place + length > shape_of(source)[-1]:
+            part = int(np.searchsorted(ends, offset + 1, "right"))
+            source = operands[part]
+            offset += shape_of(source)[-1] - int(ends[part])
+            if offset + length > shape_of(source)[-1]:
                 break
         elif primitive.name == "broadcast_in_dim":
             if params["broadcast_dimensions"][-1:] != (len(shape) - 1,) or sizes[-1:] != shape[-1:]:
@@ -208,7 +210,7 @@ def _behind_first(vectors: Value) -> tuple[object, int]:
         elif primitive.name not in SAME:
             break
         vectors = source
-    return name_of(vectors), place
+    return name_of(vectors), offset
 
 
 def _pair(
@@ -246,13 +248,13 @@ def _of_32_bits(rows: jax.Array, columns: jax.Array) -> tuple[jax.Array, jax.Arr
     fits = jnp.all((ids > _NO_ROW) & (ids <= jnp.iinfo(jnp.int32).max))
 
     def look(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        row, found = state[0] - 1, state[1]
-        return row, jnp.where(ids == lax.dynamic_slice_in_dim(rows, row, 1, 1), row, found)
+        row, first_rows = state[0] - 1, state[1]
+        return row, jnp.where(ids == lax.dynamic_slice_in_dim(rows, row, 1, 1), row, first_rows)
 
-    found = jnp.where(fits, ids, -_NO_COLUMN).astype(jnp.int32)
+    narrow = jnp.where(fits, ids, -_NO_COLUMN).astype(jnp.int32)
     start = jnp.where(fits, 0, count).astype(jnp.int32)
-    _, found = lax.while_loop(lambda state: state[0] > 0, look, (start, found))
-    return found[:, :count], found[:, count:]
+    _, narrow = lax.while_loop(lambda state: state[0] > 0, look, (start, narrow))
+    return narrow[:, :count], narrow[:, count:]
 
 
 def visible(row_ids: jax.Array, column_ids: jax.Array, block: tuple[int, int]) -> jax.Array:

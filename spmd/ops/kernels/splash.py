@@ -402,8 +402,9 @@ class _Case:
         share of the scores that is stated here, as of documents of the stated length."""
         if ids is None:
             return nullcontext()
-        length, shape = self.document_length, self.mask.shape if self.mask else self.lengths
-        documents = within_documents(*shape, length) if length else None
+        length = self.document_length
+        rows, columns = self.lengths if self.mask is None else self.mask.shape
+        documents = within_documents(rows, columns, length) if length else None
         share = self._computed(width, documents) / math.prod(self.lengths)
         return jax.named_scope(f"share={share:.4f}")
 
