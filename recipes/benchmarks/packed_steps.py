@@ -45,6 +45,7 @@ ROWS = {
     row.name: row
     for row in (
         Row("gemma3-4b", "gemma3-4b"),
+        Row("gemma3-4b-12", "gemma3-4b", layers=12),
         Row("gemma3-4b-long", "gemma3-4b", 32_768),
         Row("qwen3-8b", "qwen3-8b"),
         Row("qwen3-8b-long", "qwen3-8b", 32_768),

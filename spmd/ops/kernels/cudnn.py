@@ -58,7 +58,7 @@ _FORMATS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """The static arguments of the kernel.
 
     window: the columns that a row sees under causality, its own the last; None: all of them.
@@ -160,11 +160,11 @@ def _causality(masking: Masking) -> tuple[bool, int | None] | None:
 
 def call_of(
     masking: Masking, bias: jax.Array | None, scale: float, wants_bias: bool = False
-) -> Call:
+) -> KernelCall:
     """The call for a mask that is not refused."""
     causality = _causality(masking)
     assert causality is not None, "it is refused"
-    return Call(scale, *causality, bias is not None, wants_bias)
+    return KernelCall(scale, *causality, bias is not None, wants_bias)
 
 
 def forward(
@@ -172,7 +172,7 @@ def forward(
     key: jax.Array,
     value: jax.Array,
     *,
-    call: Call,
+    call: KernelCall,
     bias: jax.Array | None,
     run: Run | None = None,
 ) -> Arrays:
@@ -196,7 +196,7 @@ def backward(
     logsumexp: jax.Array,
     grad_logsumexp: jax.Array | None = None,
     *,
-    call: Call,
+    call: KernelCall,
     bias: jax.Array | None,
     run: Run | None = None,
 ) -> tuple[jax.Array | None, ...]:
@@ -254,7 +254,7 @@ def _summed(grad: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def _kernel(
-    name: str, call: Call, qkv: Arrays, biases: Arrays, saved: Arrays, **options: object
+    name: str, call: KernelCall, qkv: Arrays, biases: Arrays, saved: Arrays, **options: object
 ) -> Arrays:
     """One of the two operations; the six operands between are for packed sequences and pages."""
     assert kernel is not None, "`refusal` was called first"
@@ -278,13 +278,13 @@ def _kernel(
     return tuple(result)
 
 
-def run_forward(call: Call, *operands: jax.Array) -> Arrays:
+def run_forward(call: KernelCall, *operands: jax.Array) -> Arrays:
     """The kernel on one device: (query, key, value, bias if there is one) -> (output,
     logsumexp)."""
     return _kernel("fwd", call, operands[:3], operands[3:], (), is_training=True)
 
 
-def run_backward(call: Call, *operands: jax.Array) -> Arrays:
+def run_backward(call: KernelCall, *operands: jax.Array) -> Arrays:
     """The kernel on one device: (query, key, value, bias if there is one, logsumexp, output, its
     gradient) -> the gradients of the first three, and of a bias that has one."""
     return _kernel("bwd", call, operands[:3], operands[3:-3], operands[-3:])
@@ -305,7 +305,7 @@ class _Split(NamedTuple):
     summed: tuple[str, ...]
 
     @staticmethod
-    def of(call: Call, mesh: Mesh, operands: Sequence[jax.ShapeDtypeStruct]) -> "_Split":
+    def of(call: KernelCall, mesh: Mesh, operands: Sequence[jax.ShapeDtypeStruct]) -> "_Split":
         """Batch and heads as of the queries, where that divides the keys evenly.
 
         All are [batch, heads, ...], and a device with some heads of the keys needs only their
@@ -338,7 +338,7 @@ def _define(function: custom_partitioning, body: Callable[..., Arrays], is_backw
     """Registers with both partitioners that the function is sharded along batch and heads."""
 
     # Heads of queries and of keys are two factors, as their numbers differ; `_Split` relates them.
-    def words(call: Call, batch: str = "x", heads: str = "y") -> tuple[str, str]:
+    def words(call: KernelCall, batch: str = "x", heads: str = "y") -> tuple[str, str]:
         """The dims of operands and of results. batch, heads: of the bias."""
         qkv, bias = "b h s d, b k l d, b k l e", f", {batch} {heads} s l"
         operands = qkv + bias * call.has_bias
@@ -346,10 +346,10 @@ def _define(function: custom_partitioning, body: Callable[..., Arrays], is_backw
             return operands, "b h s e, b h s"
         return f"{operands}, b h s, b h s e, b h s e", qkv + bias * call.wants_bias
 
-    def infer(call: Call, mesh: Mesh, operands: Any, results: Any) -> tuple[NamedSharding, ...]:
+    def infer(call: KernelCall, mesh: Mesh, operands: Any, results: Any) -> tuple[NamedSharding, ...]:
         return _Split.of(call, mesh, operands).shardings(words(call)[1])
 
-    def partition(call: Call, mesh: Mesh, operands: Any, results: Any) -> tuple[Any, ...]:
+    def partition(call: KernelCall, mesh: Mesh, operands: Any, results: Any) -> tuple[Any, ...]:
         split = _Split.of(call, mesh, operands)
 
         def on_shard(*shards: jax.Array) -> Arrays:
@@ -362,7 +362,7 @@ def _define(function: custom_partitioning, body: Callable[..., Arrays], is_backw
         of_operands, of_results = map(split.shardings, words(call))
         return mesh, on_shard, of_results, of_operands
 
-    def rule(call: Call, mesh: Mesh, types: Any, _: Any) -> tuple[str, dict[str, Any]]:
+    def rule(call: KernelCall, mesh: Mesh, types: Any, _: Any) -> tuple[str, dict[str, Any]]:
         sizes = zip("bh", "xy", types[3].shape if call.has_bias else (), strict=False)
         of_bias = [name if size > 1 else other for name, other, size in sizes]
         # Shardy takes the replicated factors in the order in which the rule names them.
