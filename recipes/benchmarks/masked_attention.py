@@ -2,6 +2,7 @@
 
     python -m recipes.benchmarks.masked_attention  # by the v5p compiler; needs libtpu
     python -m recipes.benchmarks.masked_attention --rows window document_ids --words
+    python -m recipes.benchmarks.masked_attention --rows h100_window h100_wide  # extra `gpu-plan`
 
 bfloat16, a sequence on each of eight chips. JAX by hand calls splash with its own masks under
 `shard_map`, in blocks of 512 rows and 1,024 columns, of heads wider than 128 of 512. `document_ids`
@@ -66,6 +67,18 @@ ROWS = {
             Row(f"counted_{name}", 2048, Heads(4, 4, 64, 64), "cpu:8", is_toy=True, sides=("ours",))
             for name in ("causal", "window", "soft_cap", "slopes")
         ),
+        *(
+            Row(f"h100_{name}", heads=heads, target="h100:8", sides=("ours",))
+            for name, heads in (
+                ("causal", Heads()),
+                ("window", Heads()),
+                ("documents", Heads()),
+                ("data_positions", Heads()),
+                ("sinks", Heads(64, 8, 64, 64)),
+                ("wide", Heads(8, 4, 256, 256)),
+                ("latent", Heads(16, 16, 192, 128)),
+            )
+        ),
     )
 }
 
@@ -77,7 +90,7 @@ def _local(b: Any, h: Any, i: Any, j: Any) -> Any:
 
 def attended(row: Row, q: Any, k: Any, v: Any, ids: Any) -> torch.Tensor:
     """The attention of a row as a user writes it."""
-    kind, size = row.name.removeprefix("counted_"), row.sequence
+    kind, size = row.name.removeprefix("counted_").removeprefix("h100_"), row.sequence
     grouped = row.heads.queries != row.heads.keys
     places = torch.arange(size, device=q.device)
     is_before = places[:, None] >= places

@@ -134,6 +134,14 @@ SECTIONS = {
         settings=_BY_LIBTPU,
         is_planned=True,
     ),
+    "masked_h100": _section(
+        "masked_attention --rows h100_causal h100_window h100_documents h100_data_positions "
+        "h100_sinks h100_wide h100_latent",
+        rows=_OF_A_PLAN,
+        code=(*_PLANNED, *_ATTENTION),
+        platform="cpu, and the extra `gpu-plan`",
+        is_planned=True,
+    ),
     "masked_counts": _section(
         "masked_attention --rows counted_causal counted_window counted_soft_cap counted_slopes",
         rows=("temporaries MiB", "operations G"),

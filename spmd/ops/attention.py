@@ -170,7 +170,8 @@ def _by_platform(form, direction, case, scale, devices, wants_bias=False, has_lo
         of_cudnn = "a bias of few scores"
     if not of_cudnn:
         call = cudnn.call_of(masking, bias, scale, wants_bias)
-        kernels["cuda"] = partial(getattr(cudnn, direction), call=call, bias=bias)
+        how = {"call": call, "masking": masking, "bias": bias}
+        kernels["cuda"] = partial(getattr(cudnn, direction), **how)
         if devices is not None and sharded.platform() not in ("cpu", "tpu"):
             sharded.note_unused(
                 f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)",

@@ -76,13 +76,13 @@ def _splash_backward(*arrays, scale):
 
 
 def _cudnn_forward(query, key, value, bias, dropout, masking, *, scale):
-    how = {"call": cudnn.call_of(masking, bias, scale), "bias": bias}
+    how = {"call": cudnn.call_of(masking, bias, scale), "masking": masking, "bias": bias}
     return cudnn.forward(query, key, value, **how, run=cudnn.run_forward)
 
 
 def _cudnn_backward(*arrays, scale):
     *operands, bias, _, masking = arrays
-    how = {"call": cudnn.call_of(masking, bias, scale), "bias": bias}
+    how = {"call": cudnn.call_of(masking, bias, scale), "masking": masking, "bias": bias}
     return cudnn.backward(*operands, **how, run=cudnn.run_backward)[:3]
 
 

@@ -103,6 +103,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         mlir.register_lowering(
             primitive, mlir.lower_fun(body, multiple_results=True), platform="cpu"
         )
+
     def facts_of(*how: Any) -> sharded.Facts:
         return of(*how)._replace(platform="gpu", capability=HOPPER)
 
@@ -162,6 +163,8 @@ class TestValues:
             ("lowest", 4, False),
             ("booleans", 4, False),
             ("padding", 2, False),
+            ("documents", 4, False),
+            ("documents and ids", 2, False),
         ],
     )
     def test_against_torch(
@@ -191,6 +194,11 @@ class TestValues:
             if given is None:
                 places = torch.arange(LENGTH, device=device)
                 given = _window(places[:, None], places)
+                if name.startswith("documents"):
+                    given = _documents_and_padding(places[:, None], places)
+                if name == "documents and ids":
+                    ids = (torch.arange(LENGTH) // 60).to(device)
+                    given = given & (ids[:, None] == ids)
             elif wants_bias:
                 given.requires_grad_()
             mask, causal_too = given, is_causal
@@ -244,22 +252,23 @@ class TestValues:
         assert set(stand_in) == {"cuda"}
 
     @pytest.mark.parametrize("exchange", ["ring", "gathered", "all-to-all"])
-    @pytest.mark.parametrize("name", ["window", "padding", "heads"])
+    @pytest.mark.parametrize("name", ["window", "documents", "padding", "causal padding", "heads"])
     def test_sharded_sequence(
         self, name: str, exchange: str, stand_in: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each pair of chunks by the kernel with its part of a bias; a window where a device has
-        all rows."""
+        """Each pair of chunks by the kernel, with its part of a bias or of a mask."""
         monkeypatch.setattr(spmd.config, "parallel", exchange)
         mesh = spmd.Mesh(range(8), (2, 4), ("data", "context"))
         torch.manual_seed(0)
         operands = [torch.randn(2, 4, LENGTH, 16) for _ in range(3)]
-        bias, weights = bias_of(name), torch.randn(2, 4, LENGTH, 16)
+        bias, weights = bias_of(name.removeprefix("causal ")), torch.randn(2, 4, LENGTH, 16)
+        known = {"window": _window, "documents": _documents_and_padding}.get(name, torch.ge)
 
         def run(device: str) -> list[torch.Tensor | None]:
             leaves = [x.detach().to(device).requires_grad_() for x in operands]
             places = torch.arange(LENGTH, device=device)
-            mask = _window(places[:, None], places) if bias is None else bias.to(device)
+            mask = known(places[:, None], places) if bias is None else bias.to(device)
+            mask = mask & torch.ge(places[:, None], places) if "causal" in name else mask
             if device == "xla":
                 for leaf in leaves:
                     spmd.mark_sharding(leaf, mesh, P("data", None, "context", None))
@@ -270,8 +279,7 @@ class TestValues:
         for made, expected in zip(run("xla"), run("cpu"), strict=True):
             assert made is not None and expected is not None
             check(made, expected)
-        is_kernel = name != "window" or exchange == "all-to-all"
-        assert set(stand_in) == {"cuda" if is_kernel else "default"}
+        assert set(stand_in) == {"cuda"}
 
 
 class TestCalls:
@@ -349,6 +357,13 @@ class TestCalls:
             assert self.calls(bias, wants_bias=wants) == self.both("NO_MASK", 0, prefix)
         assert self.calls(bias, is_causal=True) == self.both("CAUSAL", 0, prefix)
 
+    def test_other_masks_are_biases(self) -> None:
+        """Known ones, and such that hold data; causality stays the kernel's."""
+        prefix = "ScaleBiasSoftmax"
+        documents = self.calls(lambda i, j: (i >= j) & (i // 128 == j // 128))
+        assert documents == self.both("CAUSAL", 0, prefix)
+        assert self.calls(lambda i, j: abs(i - j) < WINDOW) == self.both("NO_MASK", 0, prefix)
+
     def test_widths(self) -> None:
         whole, blocks = self.both("CAUSAL", 0), ([], 2)
         for widths, capability, expected in (
@@ -373,8 +388,8 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("mask", "how"),
         [
-            (lambda i, j: (i >= j) & (i // 128 == j // 128), {}),
-            (lambda i, j: abs(i - j) < WINDOW, {}),
+            (lambda i, j: (i >= j) & (i // 128 == j // 128), {"length": 1023}),
+            (lambda i, j: (i - j).astype(jnp.bfloat16), {}),
             (jax.ShapeDtypeStruct((1, 8, 1024, 1024), jnp.float32), {}),
             (jax.ShapeDtypeStruct((1, 8, 1023, 1023), jnp.bfloat16), {"length": 1023}),
         ],

@@ -25,7 +25,7 @@ from .. import sharded
 from ..jax_internals import cudnn_attention as kernel
 from ..jax_internals import cudnn_attention_options, cudnn_version
 from .flash import ONE_PLACE, Masking
-from .mask_blocks import band_of
+from .mask_blocks import MaskEquations, band_of, conditions_of, reached
 
 Arrays = tuple[jax.Array, ...]
 Run = Callable[..., Arrays]
@@ -100,16 +100,44 @@ def refusal(
         return "no rows or columns"
     if masking.score is not None:
         return "a soft cap"
-    if bias is not None and (reason := _refusal_of_bias(query, key, bias, wants_bias)):
-        return reason
-    band = _causality(masking)
-    if band is None:
-        return "a mask that is neither causality nor a window before each row"
-    is_window = band[1] is not None
-    if is_window and query.shape[2] > key.shape[2]:
+    order = _Order.of(masking, bias is not None)
+    if order.window is not None and query.shape[2] > key.shape[2]:
         return "a window of more rows than columns"
-    # Elsewhere than on the diagonal a pair of chunks is seen in another part.
-    return "a window over a sharded sequence" if is_window and masking.places != ONE_PLACE else ""
+    if bias is None and order.is_whole:
+        return ""
+    reason = _refusal_of_bias(query, key, bias, wants_bias)
+    is_other = reason and bias is None
+    return f"{reason}, as which the kernel takes this mask" if is_other else reason
+
+
+class _Order(NamedTuple):
+    """What the kernel itself computes of a mask: causality, and a window of columns. is_whole:
+    that is all of what is known; else it takes the mask as a bias."""
+
+    is_causal: bool
+    window: int | None
+    is_whole: bool
+
+    @staticmethod
+    def of(masking: Masking, has_bias: bool) -> "_Order":
+        mask, places = masking.equations, masking.places
+        at_start = places.traced is None and places.starts == ONE_PLACE.starts
+        # Along a dim of 1 a mask is broadcast.
+        band = None if mask is None or 1 in mask.shape[-2:] else band_of(mask)
+        if mask is not None and band is not None:
+            rows, columns = mask.shape[-2:]
+            if band == (1 - columns, rows - 1):
+                mask = None
+            # A chunk under causality alone is on the diagonal, or visible as a whole.
+            elif band[0] == 0 and (at_start or (band[1] == rows - 1 and not has_bias)):
+                return _Order(True, None if band[1] == rows - 1 else band[1] + 1, True)
+        bands = (
+            band_of(MaskEquations(tuple(reached(known.lines, index)), known.shape))
+            for known in masking.masks
+            for index in conditions_of(known.lines)
+        )
+        is_causal = at_start and any(band is not None and band[0] >= 0 for band in bands)
+        return _Order(is_causal, None, mask is None)
 
 
 def _refusal_of_widths(width: int, of_values: int) -> str:
@@ -125,17 +153,21 @@ def _refusal_of_widths(width: int, of_values: int) -> str:
     return f"heads of widths {width} and {of_values}"
 
 
-def _refusal_of_bias(query: jax.Array, key: jax.Array, bias: jax.Array, wants_bias: bool) -> str:
+def _refusal_of_bias(
+    query: jax.Array, key: jax.Array, bias: jax.Array | None, wants_bias: bool
+) -> str:
+    """bias: None for a known mask, which all rows of batch and heads share."""
     # Within a branch of another platform's program a computed mask would become an array.
     if sharded.platform() != "gpu":
         return "a bias"
     rows, columns = query.shape[2], key.shape[2]
-    if bias.dtype not in (jnp.bool_, query.dtype):
+    if bias is not None and bias.dtype not in (jnp.bool_, query.dtype):
         return f"a bias of {bias.dtype}"
     if rows % 2 or columns % 2:
         return "a bias of an odd length"
     devices = sharded.num_devices()
-    of_bias = math.prod(bias.shape[:-2]) * rows * columns * query.dtype.itemsize
+    of_heads = 1 if bias is None else math.prod(bias.shape[:-2])
+    of_bias = of_heads * rows * columns * query.dtype.itemsize
     of_scores = math.prod(query.shape[:2]) * rows * columns * query.dtype.itemsize
     # Whether the devices share the batch of a bias is not known before the partitioner.
     num_bytes = max(of_bias // devices, rows * columns * query.dtype.itemsize)
@@ -145,26 +177,13 @@ def _refusal_of_bias(query: jax.Array, key: jax.Array, bias: jax.Array, wants_bi
     return ""
 
 
-def _causality(masking: Masking) -> tuple[bool, int | None] | None:
-    """(True if causal, the columns of its window) of a known mask; None of another."""
-    if masking.equations is None:
-        return False, None
-    rows, columns = masking.equations.shape[-2:]
-    band = band_of(masking.equations)
-    if band == (1 - columns, rows - 1):
-        return False, None
-    if band is None or band[0] != 0:
-        return None
-    return True, None if band[1] == rows - 1 else band[1] + 1
-
-
 def call_of(
     masking: Masking, bias: jax.Array | None, scale: float, wants_bias: bool = False
 ) -> KernelCall:
     """The call for a mask that is not refused."""
-    causality = _causality(masking)
-    assert causality is not None, "it is refused"
-    return KernelCall(scale, *causality, bias is not None, wants_bias)
+    order = _Order.of(masking, bias is not None)
+    has_bias = bias is not None or not order.is_whole
+    return KernelCall(scale, order.is_causal, order.window, has_bias, wants_bias)
 
 
 def forward(
@@ -173,11 +192,12 @@ def forward(
     value: jax.Array,
     *,
     call: KernelCall,
+    masking: Masking,
     bias: jax.Array | None,
     run: Run | None = None,
 ) -> Arrays:
     """(output, logsumexp of the scores in float32). run: by default `shard_forward`."""
-    biases = _biases(query, key, bias)
+    biases = _biases(query, key, masking, bias)
     output, logsumexp = (run or shard_forward)(call, query, key, value, *biases)
     if not biases:
         return output, logsumexp
@@ -197,11 +217,12 @@ def backward(
     grad_logsumexp: jax.Array | None = None,
     *,
     call: KernelCall,
+    masking: Masking,
     bias: jax.Array | None,
     run: Run | None = None,
 ) -> tuple[jax.Array | None, ...]:
     """The gradients of query, key, value and bias; None for a bias without."""
-    biases, widths = _biases(query, key, bias), (query.shape[-1], value.shape[-1])
+    biases, widths = _biases(query, key, masking, bias), (query.shape[-1], value.shape[-1])
     grad_out, out = grad_out.astype(query.dtype), out.astype(query.dtype)
     is_hidden = logsumexp == -jnp.inf
     if grad_logsumexp is not None:
@@ -231,18 +252,27 @@ def _parts(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return jnp.stack(parts, -1).astype(dtype)
 
 
-def _biases(query: jax.Array, key: jax.Array, bias: jax.Array | None) -> Arrays:
-    """The bias as the kernel adds it: [batch or 1, heads or 1, rows, columns] of finite numbers."""
+def _biases(query: jax.Array, key: jax.Array, masking: Masking, bias: jax.Array | None) -> Arrays:
+    """The bias as the kernel adds it: [batch or 1, heads or 1, rows, columns] of finite numbers,
+    with what it does not compute of a known mask; () without either."""
+    mask, shape, dtype = None, (query.shape[2], key.shape[2]), query.dtype
+    if masking.equations is not None and not _Order.of(masking, bias is not None).is_whole:
+        rows, columns = (
+            jnp.asarray(start, jnp.int32) + lax.broadcasted_iota(jnp.int32, shape, dim)
+            for dim, start in enumerate(masking.places.start)
+        )
+        mask = masking.equations(rows, columns, jnp)
+    lowest, hidden = (jnp.asarray(times * _FORMATS[dtype].lowest, dtype) for times in (1, 2))
+    if bias is not None and bias.dtype != jnp.bool_:
+        bias = jnp.where(bias == -jnp.inf, hidden, jnp.maximum(bias, lowest))
+    elif bias is not None:
+        bias = jnp.where(bias, jnp.zeros((), dtype), hidden)
+    if mask is not None:
+        bias = jnp.where(mask, jnp.zeros((), dtype) if bias is None else bias, hidden)
     if bias is None:
         return ()
-    dtype = query.dtype
-    lowest, hidden = (jnp.asarray(times * _FORMATS[dtype].lowest, dtype) for times in (1, 2))
-    if bias.dtype == jnp.bool_:
-        bias = jnp.where(bias, jnp.zeros((), dtype), hidden)
-    else:
-        bias = jnp.where(bias == -jnp.inf, hidden, jnp.maximum(bias, lowest))
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-    return (jnp.broadcast_to(bias, (*bias.shape[:2], query.shape[2], key.shape[2])),)
+    return (jnp.broadcast_to(bias, (*bias.shape[:2], *shape)),)
 
 
 def _summed(grad: jax.Array, bias: jax.Array) -> jax.Array:
@@ -346,7 +376,9 @@ def _define(function: custom_partitioning, body: Callable[..., Arrays], is_backw
             return operands, "b h s e, b h s"
         return f"{operands}, b h s, b h s e, b h s e", qkv + bias * call.wants_bias
 
-    def infer(call: KernelCall, mesh: Mesh, operands: Any, results: Any) -> tuple[NamedSharding, ...]:
+    def infer(
+        call: KernelCall, mesh: Mesh, operands: Any, results: Any
+    ) -> tuple[NamedSharding, ...]:
         return _Split.of(call, mesh, operands).shardings(words(call)[1])
 
     def partition(call: KernelCall, mesh: Mesh, operands: Any, results: Any) -> tuple[Any, ...]:
