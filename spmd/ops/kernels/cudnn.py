@@ -262,6 +262,8 @@ def _biases(query: jax.Array, key: jax.Array, masking: Masking, bias: jax.Array 
             for dim, start in enumerate(masking.places.start)
         )
         mask = masking.equations(rows, columns, jnp)
+        is_visible = masking.places.is_visible
+        mask = mask if is_visible is None else mask & is_visible
     lowest, hidden = (jnp.asarray(times * _FORMATS[dtype].lowest, dtype) for times in (1, 2))
     if bias is not None and bias.dtype != jnp.bool_:
         bias = jnp.where(bias == -jnp.inf, hidden, jnp.maximum(bias, lowest))

@@ -96,6 +96,13 @@ class Places:
         start = jnp.asarray(np.array(starts, np.int32))[self.index]
         return start[0], start[1]
 
+    @property
+    def is_visible(self) -> jax.Array | None:
+        """False on a device where nothing is visible; None: something is on each."""
+        if None not in self.starts:
+            return None
+        return jnp.asarray([start is not None for start in self.starts])[self.index]
+
     def of_band(self) -> "Places":
         """Places of equal differences of row and column as one."""
         differences = {start[0] - start[1] for start in self.starts if start is not None}
