@@ -53,10 +53,6 @@ ROWS = {
         Row("gemma3-4b-h100", "gemma3-4b", target="h100:8", sides=("ours",)),
         Row("qwen3-8b-h100", "qwen3-8b", target="h100:8", sides=("ours",)),
         Row("gpt-oss-20b-h100", "gpt-oss-20b", target="h100:8", sides=("ours",)),
-        *(
-            Row(f"toy-{model}", model, 512, "cpu:8", layers=7, is_toy=True, sides=("ours",))
-            for model in ("gemma3-4b", "qwen3-8b")
-        ),
     )
 }
 
@@ -122,9 +118,7 @@ def ours(row: Row, _: str) -> dict[str, Any]:
     import fsdp
     import spmd
 
-    if row.is_toy:
-        spmd.simulate(8)
-    mesh = spmd.Mesh(range(8), row.shards, ("fsdp",), target=None if row.is_toy else row.target)
+    mesh = spmd.Mesh(range(8), row.shards, ("fsdp",), target=row.target)
     model, layer_class = model_of(row)
     model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
     model.train()
