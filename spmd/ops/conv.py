@@ -33,8 +33,8 @@ _KERNEL_SPECS = {
 # depthwise ones, 3 x 3 of four.
 _MOST = 27
 _MOST_TERMS = 49
-# The most elements of a depthwise window of one dim that a TPU adds one after the other: Mamba's, of
-# 4, forward and all gradients, in 1.40 million cycles, and in 3.96 by convolutions.
+# The most elements of a depthwise window of one dim that a TPU adds one after the other: Mamba's
+# (4), forward and all gradients, in 1.40 million cycles, and in 3.96 by convolutions.
 _MOST_ON_TPU = 8
 # The most groups that are computed each by itself.
 _MOST_GROUPS = 32
