@@ -40,7 +40,6 @@ ROWS = {
         Row("toy", "cpu:8", (2, 4), 2, 4096, 2, checkpointed=False, is_toy=True),
         Row("2-layers", "v5p:4x4x4", (4, 16), 4, 32_768, 2, weights="bfloat16", checkpointed=False),
         Row("2-layers-float32", "v5p:4x4x4", (4, 16), 4, 32_768, 2),
-        Row("2-layers-h100", "h100:8", (2, 4), 2, 32_768, 2, sides=("ours",)),
         Row("8b", "v5p:4x4x4", (1, 64), 1, 1 << 20, 32),
     )
 }
