@@ -33,12 +33,8 @@ class OlmoStep(Step):
         batch, length, _ = x.shape
         shape = (batch, length, model.kv_heads, -1, model.head)
         whole = self.constrained(x, "fsdp", None, None)
-        query, key = (
-            self.constrained(whole @ weights[name], "fsdp", None, "tensor")
-            for name in ("query", "key")
-        )
-        query = rms_norm(query, weights["query_norm"], model.eps)
-        key = rms_norm(key, weights["key_norm"], model.eps)
+        query = rms_norm(whole @ weights["query"], weights["query_norm"], model.eps)
+        key = rms_norm(whole @ weights["key"], weights["key_norm"], model.eps)
         query, key = (rope(y.reshape(shape), model.theta) for y in (query, key))
         value = (whole @ weights["value"]).reshape(shape)[:, :, :, 0]
         mixed = self.mixed(query, key[:, :, :, 0], value).reshape(batch, length, -1)
