@@ -51,7 +51,6 @@ from .plan import placement
 
 # (module, name of a parameter) -> the tensor under that name
 _SlotValues = dict[tuple[nn.Module, str], torch.Tensor]
-_Gathers = tuple[spmd.use_sharding, ...]
 Inputs = tuple[tuple[object, ...], dict[str, object]]  # what a module is called with
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
 
@@ -69,16 +68,16 @@ class UnitState(enum.Enum):
 class _Pass:
     """The state of one forward pass.
 
-    gathers: the active gathers. casts: the casts in the slots of parameters; None after backward,
-    which frees them even if the loss is referenced (a second backward casts again).
-    output_dtype: the dtype of the output. saved_shards: for each gather, the tensors kept for
-    backward. task: autograd's graph task of its backward.
+    gather: that of all tensors of the unit. casts: the casts in the slots of parameters; None after
+    backward, which frees them even if the loss is referenced (a second backward casts again).
+    output_dtype: the dtype of the output. saved_shards: the tensors kept for backward. task:
+    autograd's graph task of its backward.
     """
 
-    gathers: _Gathers
+    gather: spmd.use_sharding
     casts: _SlotValues | None
     output_dtype: torch.dtype | None = None
-    saved_shards: Sequence[Sequence[Any]] = ()
+    saved_shards: Sequence[Any] = ()
     task: int = -1
 
 
@@ -150,9 +149,9 @@ class Unit:
 
     def _restart(self) -> None:
         """Resets the state of passes: no pass runs, and no gather is made yet."""
-        # The gathers of parameters that are not cast; None: not made. They are the same objects for
-        # all passes, as a compiled step has a guard on them.
-        self._stored_gathers: _Gathers | None = None
+        # The gather of passes without casts; None: not made. It is the same object for all of them,
+        # as a compiled step has a guard on it.
+        self._stored_gather: spmd.use_sharding | None = None
         self._buffer_shardings: list[Any] = []  # those of `buffers` when they were made
         # running passes, innermost last, with the tensors they replaced
         self._passes: list[tuple[_Pass, _SlotValues]] = []
@@ -163,7 +162,7 @@ class Unit:
     def __getstate__(self) -> dict[str, object]:
         # A copy begins with no pass under way.
         transient = {
-            "_stored_gathers",
+            "_stored_gather",
             "_buffer_shardings",
             "_passes",
             "_masters",
@@ -372,10 +371,8 @@ class Unit:
             # The gather waits for the unit's input. A recomputation reads the gather that the
             # gradient has renewed.
             for tensor in tensors(inputs)[:1]:
-                for gather in current_pass.gathers:
-                    gather.renew(tensor)
-        for gather in current_pass.gathers:
-            gather.__enter__()
+                current_pass.gather.renew(tensor)
+        current_pass.gather.__enter__()
         self._passes.append((current_pass, stored))
         _fill_slots(current_pass.casts)
         return inputs
@@ -398,9 +395,8 @@ class Unit:
             spec = sharding.partition_spec(parameter.dim())
             narrow = parameter.to(self.settings.mp_policy.param_dtype)
             casts[id(parameter)] = spmd.mark_sharding(narrow, self.settings.mesh, spec)
-        dtype = self.settings.mp_policy.gather_dtype
-        gathers = (*self._gather_stored(), self._gather(casts.values(), dtype))
-        return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
+        gather = self._gather(casts) if casts else self._gather_stored()
+        return _Pass(gather, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
     def _recomputed_pass(self) -> _Pass | None:
         """The forward pass that a recomputation in backward runs again, or None. The second run
@@ -426,11 +422,8 @@ class Unit:
         if self.kept_on is not None and returned and not is_recomputed:
             # The shards are computed before an output, so that the gathered value is freed where
             # forward ends.
-            ended.saved_shards = [
-                gather.keep(self.kept_on, returned[0]) for gather in ended.gathers
-            ]
-        for gather in reversed(ended.gathers):
-            gather.__exit__()
+            ended.saved_shards = ended.gather.keep(self.kept_on, returned[0])
+        ended.gather.__exit__()
         if self._stored is UnitState.UNSHARDED and not self._passes:
             self.reshard()
         if output is None:
@@ -467,12 +460,9 @@ class Unit:
         if forward_pass.casts is None:
             with torch.enable_grad():
                 renewed = self._cast_pass(self._stored_slots())
-            forward_pass.gathers, forward_pass.casts = renewed.gathers, renewed.casts
+            forward_pass.gather, forward_pass.casts = renewed.gather, renewed.casts
         if self.reshards:
-            for index, gather in enumerate(forward_pass.gathers):
-                gather.renew(
-                    gradient, forward_pass.saved_shards[index] if forward_pass.saved_shards else ()
-                )
+            forward_pass.gather.renew(gradient, forward_pass.saved_shards)
         if forward_pass.casts and not self._passes:
             # Kept from the first time on: later the slots may hold the casts of a nested pass.
             if not self._masters:
@@ -492,7 +482,8 @@ class Unit:
         freed."""
         self.restore()
         self._backward_pass = None
-        forward_pass.gathers, forward_pass.casts, forward_pass.saved_shards = (), None, ()
+        forward_pass.gather = self._gather_stored()
+        forward_pass.casts, forward_pass.saved_shards = None, ()
 
     def _refuse_meta(self, module: nn.Module) -> None:
         if any(parameter.is_meta for parameter in self.parameters):
@@ -503,19 +494,12 @@ class Unit:
                 "dict, first"
             )
 
-    def _gather_stored(self) -> _Gathers:
-        """The gathers of the parameters that forward reads in their own dtype, and of buffers that
-        are sharded like parameters, such as packed weights; made again where a buffer is marked."""
+    def _gather_stored(self) -> spmd.use_sharding:
+        """The gather of passes without casts; made again where a buffer is marked."""
         shardings = [*map(spmd.get_sharding, self.buffers)]
-        if self._stored_gathers is None or shardings != self._buffer_shardings:
-            cast_ids = {id(parameter) for parameter in self._stored_slots().values()}
-            uncast = [parameter for parameter in self.parameters if id(parameter) not in cast_ids]
-            buffers, dtype = self.sharded_buffers, self.settings.mp_policy.gather_dtype
-            # One gather where it can be: the last of two would have the first renewed for nothing.
-            groups = [(uncast, dtype), (buffers, None)] if dtype else [([*uncast, *buffers], None)]
-            self._stored_gathers = tuple(itertools.starmap(self._gather, groups))
-            self._buffer_shardings = shardings
-        return self._stored_gathers
+        if self._stored_gather is None or shardings != self._buffer_shardings:
+            self._stored_gather, self._buffer_shardings = self._gather({}), shardings
+        return self._stored_gather
 
     @property
     def sharded_buffers(self) -> list[torch.Tensor]:
@@ -527,11 +511,17 @@ class Unit:
             if (spec := spec_without(buffer, mesh)) != spec.without(axis)
         ]
 
-    def _gather(
-        self, values: Iterable[torch.Tensor], dtype: torch.dtype | None
-    ) -> spmd.use_sharding:
-        settings = self.settings
-        return spmd.use_sharding(values, settings.mesh, over=settings.shard_axis, dtype=dtype)
+    def _gather(self, casts: Mapping[int, torch.Tensor]) -> spmd.use_sharding:
+        """One gather of all tensors, as the first of two would be renewed where the last is live:
+        parameters, or their casts by id, and buffers that are sharded like parameters (packed
+        weights), in their own dtype."""
+        settings, dtype = self.settings, self.settings.mp_policy.gather_dtype
+        weights = [casts.get(id(parameter), parameter) for parameter in self.parameters]
+        buffers = self.sharded_buffers
+        dtypes = (*[dtype] * len(weights), *[None] * len(buffers))
+        return spmd.use_sharding(
+            (*weights, *buffers), settings.mesh, over=settings.shard_axis, dtype=dtypes
+        )
 
     def _stored_slots(self) -> _SlotValues:
         """The parameters that a pass casts, by their slots."""

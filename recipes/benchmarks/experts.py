@@ -88,6 +88,7 @@ ROWS = {
         Row("mixtral-batched", "v5p:2x2x2", (2, 4), 16, 2048, 4, experts="batched_mm"),
         Row("mixtral-8-sequences", "v5p:2x2x2", (2, 4), 64, 4096, 4),
         Row("mixtral-16-sequences", "v5p:2x2x2", (2, 4), 128, 4096, 4),
+        Row("mixtral-h100", "h100:8", (2, 4), 16, 2048, 4, sides=("ours",)),
         Row("deepseek-layer", "v5p:4x4x4", (1, 64), 64, 4096, 0, shapes=DEEPSEEK),
         Row("deepseek-671b-v5p", "v5p:8x8x8", (8, 64), 512, 4096, **DEEPSEEK_671B),
         Row("deepseek-671b-tpu7x", "tpu7x:4x4x8", (4, 64), 256, 4096, **DEEPSEEK_671B),

@@ -91,6 +91,8 @@ ROWS = (
     Row("gpt-16b", "gpt-16b", "v4:2x4x4", 32, 64, has_peer=False, sequence=1024),
     Row("mixtral", "mixtral", "v5p:4x4x8", 128, 1024, has_peer=False, sequence=2048),
     Row("32b", "32b", "v5p:4x4x4", 64, 64, tensor=4),
+    Row("olmo2-32b", "olmo2-32b", "v5p:4x4x4", 64, 64, tensor=4, bar=1.1),
+    Row("olmo2-toy", "olmo2-toy", "cpu:8", 8, 16, tensor=2, bar=1.1, sequence=64, low=False),
     Row("70b", "70b", "v5p:4x8x8", 256, 256, tensor=8),
     Row("70b-small-slice", "70b", "v5e:2x4", 8, 8, tensor=8),
     Row("70b-2048", "70b", "v5p:8x16x16", 2048, 2048, tensor=8),
@@ -170,7 +172,17 @@ SHAPES = {
         "hidden": 27_648,
         "vocabulary": 152_064,
     },
+    # Those of OLMo 2 32B (arXiv:2501.00656).
+    "olmo2-32b": {
+        "layers": 64,
+        "width": 5120,
+        "heads": 40,
+        "kv_heads": 8,
+        "hidden": 27_648,
+        "vocabulary": 100_352,
+    },
 }
+SHAPES["olmo2-toy"] = SHAPES["toy"]
 
 
 def _llama(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
@@ -231,6 +243,49 @@ def _hugging_face_llama(row: Row, layers: int | None) -> tuple[Any, Any, Callabl
     return hugging_face(row, LlamaForCausalLM, config, LlamaDecoderLayer)
 
 
+def _olmo2(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
+    """OLMo 2 as Hugging Face has it, its heads, hidden units and residuals over an axis of tensor
+    parallel."""
+    import torch
+    from transformers import Olmo2Config, Olmo2ForCausalLM
+
+    import fsdp
+    import spmd
+    from spmd import P
+
+    shapes = SHAPES[row.model]
+    config = Olmo2Config(
+        vocab_size=shapes["vocabulary"],
+        hidden_size=shapes["width"],
+        intermediate_size=shapes["hidden"],
+        num_hidden_layers=layers or shapes["layers"],
+        num_attention_heads=shapes["heads"],
+        num_key_value_heads=shapes["kv_heads"],
+        max_position_embeddings=row.sequence,
+        use_cache=False,
+    )
+    mesh = _mesh(row)
+    with torch.device("meta"):
+        model = Olmo2ForCausalLM(config).train()
+    along = P("fsdp", "tensor", None)  # Korthikanti et al. 2022, arXiv:2205.05198
+    rules = spmd.ShardingRules(
+        {
+            "**.{q_proj,k_proj,v_proj,gate_proj,up_proj}.weight": P("tensor", None),
+            "**.{o_proj,down_proj}.weight": P(None, "tensor"),
+            "{model.embed_tokens,lm_head}.weight": P("tensor", None),
+            "{model.embed_tokens,model.layers.*,model.layers.*.*.{o_proj,down_proj}}:output": along,
+            "model.layers.*.{self_attn,mlp}:input": P("fsdp", None, None),
+            "model.norm:output": P("fsdp", None, None),
+            "lm_head:output": P("fsdp", None, "tensor"),
+        },
+        units=["model.layers.*"],
+        checkpoint=["model.layers.*"] if row.checkpointed else (),
+    )
+    precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16 if row.low else None)
+    rules.apply(model, mesh, mp_policy=precision)
+    return model, mesh, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss
+
+
 def hugging_face(
     row: Row, model_class: Any, config: Any, layer_class: Any
 ) -> tuple[Any, Any, Callable[..., Any]]:
@@ -252,7 +307,13 @@ def hugging_face(
     return wrapped, mesh, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss
 
 
-MODELS = {"gpt-16b": _gpt, "mixtral": _mixtral, "1b-hf": _hugging_face_llama}
+MODELS = {
+    "gpt-16b": _gpt,
+    "mixtral": _mixtral,
+    "1b-hf": _hugging_face_llama,
+    "olmo2-32b": _olmo2,
+    "olmo2-toy": _olmo2,
+}
 
 
 def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
@@ -261,20 +322,22 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
     import numpy as np
     from jax.sharding import Mesh
 
-    from recipes.benchmarks import jax_llama
+    from recipes.benchmarks import jax_llama, jax_olmo
     from recipes.benchmarks.jax_gpt import use_partitioner
 
     models = {"1b": jax_llama.LLAMA_1B, "8b": jax_llama.LLAMA_8B, "70b": jax_llama.LLAMA_70B}
-    shapes = jax_llama.Llama(**SHAPES[row.model]) if row.model in SHAPES else models[row.model]
+    is_olmo = row.model.startswith("olmo2")
+    kind, step_of = (
+        (jax_olmo.Olmo2, jax_olmo.OlmoStep) if is_olmo else (jax_llama.Llama, jax_llama.Step)
+    )
+    shapes = kind(**SHAPES[row.model]) if row.model in SHAPES else models[row.model]
     model = dataclasses.replace(shapes, layers=layers or shapes.layers)
     mesh = Mesh(np.array(_devices(row)).reshape(-1, row.tensor), ("fsdp", "tensor"))
     how = {} if row.low else {"dtype": jax.numpy.float32, "attention": "dot"}
     with use_partitioner(row.partitioner):
         started = time.perf_counter()  # ours includes lowering, too
         try:
-            lowered = jax_llama.Step(
-                model, mesh, row.batch, row.sequence, row.checkpointed, **how
-            ).lower()
+            lowered = step_of(model, mesh, row.batch, row.sequence, row.checkpointed, **how).lower()
             compiled = lowered.compile(compiler_options=options_of(mesh))
         except jax.errors.JaxRuntimeError as error:
             return {

@@ -32,6 +32,7 @@ class use_sharding:
             more, `torch.float8_e4m3fn` or `torch.float8_e5m2`. They are cast on their shards with
             scales, powers of two, one for each index of the gathered dim, and widened to their own
             dtype after the gather. Gradients pass as if they were not rounded. None: their own.
+            A sequence has one for each tensor.
 
     Raises TypeError for a tensor that is not on xla and for another dtype, ValueError for a view or
     a spec that does not fit.
@@ -51,20 +52,29 @@ class use_sharding:
         partition_spec: Sequence[Any] | None = None,
         *,
         over: str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | Sequence[torch.dtype | None] | None = None,
     ):
         if over is not None and (partition_spec is not None or over not in mesh.axis_names):
             raise ValueError(
                 f"use_sharding: expected over={over!r} to be an axis of the mesh "
                 f"({', '.join(mesh.axis_names)}), and no partition_spec with it"
             )
-        if dtype not in (None, torch.float8_e4m3fn, torch.float8_e5m2):
-            raise TypeError(
-                "use_sharding: expected dtype to be torch.float8_e4m3fn, torch.float8_e5m2 or "
-                f"None, got {dtype!r}"
-            )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
-        self._mesh, self._spec, self._over, self._dtype = mesh, partition_spec, over, dtype
+        self._dtypes = (
+            tuple(dtype) if isinstance(dtype, Sequence) else (dtype,) * len(self._tensors)
+        )
+        for narrow in self._dtypes:
+            if narrow not in (None, torch.float8_e4m3fn, torch.float8_e5m2):
+                raise TypeError(
+                    "use_sharding: expected dtype to be torch.float8_e4m3fn, torch.float8_e5m2 or "
+                    f"None, got {narrow!r}"
+                )
+        if len(self._dtypes) != len(self._tensors):
+            raise ValueError(
+                f"use_sharding: expected a dtype for each of {len(self._tensors)} tensors, got "
+                f"{len(self._dtypes)}"
+            )
+        self._mesh, self._spec, self._over = mesh, partition_spec, over
         self._iteration, self._first = -1, 0
         for tensor in self._tensors:
             if view_of(tensor) is not None:
@@ -82,7 +92,7 @@ class use_sharding:
             self._mesh,
             self._spec,
             over=self._over,
-            dtype=self._dtype,
+            dtype=self._dtypes,
         )
 
     def __enter__(self) -> "use_sharding":
@@ -165,9 +175,9 @@ class use_sharding:
                     storage_of(tensor),
                     self._layout_of(tensor),
                     # scales of a vector would be as many as its elements
-                    self._dtype if tensor.is_floating_point() and tensor.dim() > 1 else None,
+                    dtype if tensor.is_floating_point() and tensor.dim() > 1 else None,
                 )
-                for tensor in self._tensors
+                for tensor, dtype in zip(self._tensors, self._dtypes, strict=True)
             ]
             reads.group(self._reads)
 

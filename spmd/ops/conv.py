@@ -33,6 +33,9 @@ _KERNEL_SPECS = {
 # depthwise ones, 3 x 3 of four.
 _MOST = 27
 _MOST_TERMS = 49
+# The most elements of a depthwise window of one dim that a TPU adds one after the other: Mamba's
+# (4), forward and all gradients, in 1.40 million cycles, and in 3.96 by convolutions.
+_MOST_ON_TPU = 8
 # The most groups that are computed each by itself.
 _MOST_GROUPS = 32
 # From so many pixels of a gradient on the gradient of the kernel is a sum of products of single
@@ -70,6 +73,13 @@ def _is_sum(inner, window, *images):
     """True for groups whose elements of the window are added one after the other: 1/6 to 1/38 of
     XLA's own loops."""
     return inner * math.prod(window) <= _MOST_TERMS and _is_whole(*images)
+
+
+def _is_short(groups, inner, window, *images):
+    """True for depthwise windows of one dim and few elements, which a TPU, too, adds one after the
+    other."""
+    is_depthwise = groups > inner == len(window) == 1
+    return is_depthwise and window[0] <= _MOST_ON_TPU and _is_whole(*images)
 
 
 def _is_apart(groups, *arrays):
@@ -130,17 +140,21 @@ def _each_group(function, groups, x, y, *, into):
     return jnp.concatenate([function(*part) for part in parts], 1 - into)
 
 
-def _on_cpu(product, convolution, *operands):
-    """The convolution; in the program of a CPU the equal product (None: none is faster)."""
-    if product is None or sharded.platform() not in (None, "cpu"):
+def _on_cpu(product, convolution, *operands, is_short=False):
+    """The convolution; in the program of a CPU, and of a TPU if `is_short`, the equal product
+    (None: none is faster)."""
+    platforms = ("cpu", "tpu") if is_short else ("cpu",)
+    if product is None or sharded.platform() not in (None, *platforms):
         return convolution(*operands)
-    return lax.platform_dependent(*operands, cpu=product, default=convolution)
+    return lax.platform_dependent(
+        *operands, **dict.fromkeys(platforms, product), default=convolution
+    )
 
 
 def _taken(x, *windows):
     """The pixels under each element of a kernel, one after the other, in the dtype to accumulate
     in."""
-    return taken(widened(x), *windows)
+    return [widened(pixels) for pixels in taken(x, *windows)]
 
 
 def _patches(x, window, stride, pads, dilation):
@@ -181,7 +195,8 @@ def _sum(x, kernel, stride, pads, dilation, groups):
         result = sum(terms)
         return result.reshape(x.shape[0], kernel.shape[0], *result.shape[3:])
 
-    if sharded.num_devices() > 1 or math.prod(x.shape[2:]) < _MANY_OF_GROUPS:
+    is_few = math.prod(x.shape[2:]) < _MANY_OF_GROUPS
+    if sharded.num_devices() > 1 or sharded.platform() == "tpu" or is_few:
         return of_image(x)
     # XLA would also compute parts of such a sum again in each op that reads it; the results of a
     # loop it does not.
@@ -199,11 +214,17 @@ def _convolve(x, kernel, stride, pads, dilation, groups):
     product = None
     if _is_product(num_pixels, kernel.shape[2:], groups):
         product = partial(_product, **how)
-    elif groups > 1 and _is_sum(*kernel.shape[1:2], kernel.shape[2:], x):
+    elif groups > 1 and _is_sum(*_sizes(kernel), x):
         product = partial(_sum, **how, groups=groups)
     elif groups > 1 and _is_apart(groups, x, kernel):
         product = partial(_each_group, partial(_convolve, **how, groups=1), groups, into=0)
-    return _on_cpu(product, partial(_plain, **how, groups=groups), x, kernel)
+    plain, is_short = partial(_plain, **how, groups=groups), _is_short(groups, *_sizes(kernel), x)
+    return _on_cpu(product, plain, x, kernel, is_short=is_short)
+
+
+def _sizes(kernel):
+    """The features of a group, and the window."""
+    return kernel.shape[1], kernel.shape[2:]
 
 
 def _plain(x, kernel, stride, pads, dilation, groups):
@@ -265,7 +286,8 @@ def _spread(x, kernel, stride, padding, dilation, groups, sizes):
         product = product_of_groups
     elif groups > 1 and _is_apart(groups, x, kernel):
         product = partial(_each_group, partial(_spread, **how, groups=1), groups, into=0)
-    return _on_cpu(product, convolution, x, kernel)
+    is_short = _is_short(groups, features // groups, window, x)
+    return _on_cpu(product, convolution, x, kernel, is_short=is_short)
 
 
 def _spread_by_element(x, kernel, stride, padding, dilation, sizes):
@@ -313,6 +335,8 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
             grad.shape[1], x.shape[1], *window
         )
 
+    is_short = grad.shape[1] == groups and _is_short(groups, x.shape[1] // groups, window, x, grad)
+
     def product_of_groups(x, grad):
         # XLA's own loops, its only way on a CPU, take up to 300 times as long (32 groups of 4).
         inner = x.shape[1] // groups
@@ -323,11 +347,15 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
             slices = [
                 pixels.reshape(x.shape[0], groups, inner, *pixels.shape[2:]) for pixels in slices
             ]
+            if sharded.platform() == "tpu":  # which would make products of one element of them
+                sums = [(pixels * grad).sum((0, *range(3, grad.ndim))) for pixels in slices]
+                return jnp.stack(sums, -1)[:, None]
             return jnp.stack(
                 [jnp.einsum("ngc...,ngo...->goc", pixels, grad) for pixels in slices], -1
             )
 
-        if sharded.num_devices() > 1 or num_pixels < _MANY_OF_GROUPS:
+        is_few = num_pixels < _MANY_OF_GROUPS
+        if sharded.num_devices() > 1 or sharded.platform() == "tpu" or is_few:
             result = of_images(x, grad)
         else:
             zeros = jnp.zeros((*grad.shape[1:3], inner, math.prod(window)), grad.dtype)
@@ -354,7 +382,8 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         return _on_cpu(partial(_each_group, of_group, groups, into=1), convolution, x, grad)
     if groups > 1:
         is_few = math.prod(window) <= _MOST_TERMS and _is_whole(x, grad)
-        return _on_cpu(product_of_groups if is_few else None, convolution, x, grad)
+        product = product_of_groups if is_few else None
+        return _on_cpu(product, convolution, x, grad, is_short=is_short)
     if math.prod(window) == 1 or _is_wide(num_pixels, x, grad):
         return _on_cpu(product_of_elements, convolution, x, grad)
     return _on_cpu(

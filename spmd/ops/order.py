@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from . import sharded
 from .floats import widened_as
 from .registry import Function, lower
 
@@ -52,12 +53,14 @@ def _cumlogsumexp(x, axis):
 @lower(aten.cumprod.default, scan=lax.cumprod)
 @lower(aten.logcumsumexp.default, scan=_cumlogsumexp)
 def aten_scan(self, dim, *, scan, dtype=None, returns):
-    wide = widened_as(self, returns.dtype)
-    return (
-        wide.astype(returns.dtype)
-        if self.ndim == 0
-        else scan(wide, axis=dim % self.ndim).astype(returns.dtype)
-    )
+    if self.ndim == 0:
+        return widened_as(self, returns.dtype).astype(returns.dtype)
+    axis, source = dim % self.ndim, sharded.source_of(self)
+    if type(source) is sharded.Flipped and source.dims == (axis,) and scan is not _cumlogsumexp:
+        # autograd's backward: of an array in its own order XLA's compiler for TPUs reverses none
+        backwards = scan(widened_as(source.array, returns.dtype), axis=axis, reverse=True)
+        return lax.rev(backwards.astype(returns.dtype), (axis,))
+    return scan(widened_as(self, returns.dtype), axis=axis).astype(returns.dtype)
 
 
 @lower(aten.cummax.default, better=jnp.greater_equal)

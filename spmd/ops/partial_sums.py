@@ -57,18 +57,19 @@ def note(
         return sharded.in_front(product, mesh, axes)
 
     sums = PartialSums(mesh, axes, place, result.shape, result.dtype, parts)
-    return sharded.note_sum(result, sums)
+    return sharded.note_source(result, sums)
 
 
 @partition(aten.add.Tensor)
 def _added(self, other, alpha=1):
     """The sum of two sums over the same devices, exchanged once."""
-    first, second = sharded.sum_of(self), sharded.sum_of(other)
+    first, second = sharded.source_of(self), sharded.source_of(other)
     is_plain = not isinstance(alpha, jax.Array) and alpha == 1
-    if not is_plain or first is None or second is None or first[:-1] != second[:-1]:
+    are_sums = type(first) is type(second) is PartialSums
+    if not (is_plain and are_sums and first[:-1] == second[:-1]):
         return None
     total = first.parts() + second.parts()
     result = sharded.exchanged(total, total.dtype).astype(first.dtype)
     if first.place is not None:
         result = sharded.placed(result, first.mesh, *first.place)
-    return sharded.note_sum(result, first._replace(parts=lambda: total))
+    return sharded.note_source(result, first._replace(parts=lambda: total))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from . import folds
+from . import folds, sharded
 from .floats import cast
 from .random import WIDE, integers
 from .registry import lower
@@ -436,7 +436,10 @@ def aten_repeat(self, repeats):
 
 @lower(aten.flip.default)
 def aten_flip(self, dims):
-    return jnp.flip(self, [_dim(dim, self.ndim) for dim in dims]) if self.ndim else self
+    if not self.ndim:
+        return self
+    dims = tuple(_dim(dim, self.ndim) for dim in dims)
+    return sharded.note_source(jnp.flip(self, dims), sharded.Flipped(self, dims))
 
 
 @lower(aten.roll.default)

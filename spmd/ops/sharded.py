@@ -83,8 +83,8 @@ class _Tracing(threading.local):
     op: Any = None
     # By (kind, sentence), the place of the op: axes that an op cannot use, exchanges.
     unused: dict[tuple[str, str], str] | None = None
-    # By id, arrays that are sums over devices, and what they are sums of.
-    sums: dict[int, tuple[object, Any]] | None = None
+    # By id, arrays that are sums over devices or flips, and what of.
+    sources: dict[int, tuple[object, Any]] | None = None
 
 
 _thread = _Tracing()
@@ -92,7 +92,7 @@ _thread = _Tracing()
 
 def tracing(facts: Facts) -> AbstractContextManager[None]:
     """A context in which a program is traced."""
-    return held(_thread, facts=facts, sums={})
+    return held(_thread, facts=facts, sources={})
 
 
 def call(
@@ -329,20 +329,30 @@ def in_front(array: jax.Array, mesh: AnyMesh, axes: Axes) -> jax.Array:
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
 
-# --- sums over dims that may be sharded, in the promised dtype ------------------------------------
+# --- what an array was computed from --------------------------------------------------------------
 
 
-def note_sum(array: jax.Array, summands: Any) -> jax.Array:
-    """The array, known as a sum over devices (see `partial_sums`); None: it is none."""
-    if summands is not None and _thread.sums is not None:
-        _thread.sums[id(array)] = array, summands
+class Flipped(NamedTuple):
+    """The array of which another is the flip along these dims."""
+
+    array: jax.Array
+    dims: tuple[int, ...]
+
+
+def note_source(array: jax.Array, source: Any) -> jax.Array:
+    """The array, known as a sum over devices (`partial_sums`) or a flip; None: it is neither."""
+    if source is not None and _thread.sources is not None:
+        _thread.sources[id(array)] = array, source
     return array
 
 
-def sum_of(array: object) -> Any:
-    """What an array of this program is the sum of over devices; None: it is not known as one."""
-    entry = (_thread.sums or {}).get(id(array))
+def source_of(array: object) -> Any:
+    """What an array of this program is the sum or the flip of; None: it is not known as one."""
+    entry = (_thread.sources or {}).get(id(array))
     return None if entry is None else entry[1]
+
+
+# --- sums over dims that may be sharded, in the promised dtype ------------------------------------
 
 
 # The results that are sums over the batch: the gradients of weights, say. Narrow ones accumulate in

@@ -331,11 +331,16 @@ class TestPackedBuffers:
         bytes_of = [unit.gathered_bytes for unit in fsdp.show(model).units[1:]]
         assert bytes_of[0] == bytes_of[1] + WIDTH * WIDTH // 2
 
-    def test_with_gathers_in_eight_bits(self, mesh8: spmd.Mesh) -> None:
-        """Scales of packed weights are gathered as they are."""
-        plain, x = build("int8"), torch.randn(16, WIDTH)
-        model = sharded(plain, mesh8, mp_policy=FLOAT8)
+    @pytest.mark.parametrize(
+        "policy", [FLOAT8, fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)]
+    )
+    def test_with_casts(self, policy: fsdp.MixedPrecisionPolicy, mesh8: spmd.Mesh) -> None:
+        """Scales of packed weights are gathered as they are, and the last layer once."""
+        plain, x = build("int8", Recomputed), torch.randn(16, WIDTH)
+        model = sharded(plain, mesh8, mp_policy=policy)
         assert model[0].scale.dtype == torch.float32
         y = model(x.to("xla"))
-        dims = matrices(model)
-        check(y, by_hand(plain, x, dims, FLOAT8))
+        y.float().square().mean().backward()
+        dims = matrices(model) if policy.gather_dtype else {}
+        check(y, by_hand(plain, x, dims, policy))
+        assert gathered(last_record())["s8", WIDTH * WIDTH] == 2 * LAYERS - 1

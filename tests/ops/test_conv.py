@@ -4,9 +4,11 @@ torch on CPU."""
 import itertools
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
-from support import Batch
+from support import Batch, check
 from torch.nn import functional as F
 
 import spmd
@@ -335,6 +337,36 @@ class TestOtherPlatforms:
                 text = jax.jit(function).lower(*operands).as_text()
                 assert text.count("stablehlo.convolution") == count, text
                 assert "case" not in text and "dot_general" not in text, text
+
+    @pytest.mark.parametrize("how", [{"padding": 3}, {"stride": 2, "dilation": 2}, {"padding": 1}])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_short_depthwise_windows(
+        self, how: dict[str, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A TPU adds the elements of Mamba's windows, one after the other: its program has no
+        convolution, and torch's values."""
+        x, w = (torch.randn(shape).to(dtype).double() for shape in ((2, 48, 270), (48, 1, 4)))
+        expected = F.conv1d(x.requires_grad_(), w.requires_grad_(), groups=48, **how)
+        grad = torch.randn_like(expected).to(dtype).double()
+        expected.backward(grad)
+        defaults = {"stride": 1, "padding": 0, "dilation": 1}
+        settings = (*([value] for value in (defaults | how).values()), False, [0], 48)
+        name = str(dtype).removeprefix("torch.")
+        arrays = [jnp.asarray(y.detach().numpy(), name) for y in (x, w, grad)]
+        monkeypatch.setattr(sharded, "platform", lambda: "tpu")
+
+        def both(x, w, grad):
+            result = aten_convolution(x, w, None, *settings, returns=grad)
+            masks = [True, True, False]
+            grads = aten_convolution_backward(
+                grad, x, w, None, *settings, masks, returns=(x, w, None)
+            )
+            return result, *grads[:2]
+
+        both = jax.jit(both)
+        assert "stablehlo.convolution" not in both.lower(*arrays).as_text()
+        for ours, theirs in zip(both(*arrays), (expected, x.grad, w.grad), strict=True):
+            check(torch.from_numpy(np.array(ours, "float32")).to(dtype), theirs.to(dtype))
 
 
 def check_grouped(x, w, made, x_grad, w_grad):

@@ -66,6 +66,25 @@ class TestReductions:
         batch.case("prod", lambda x: (torch.prod(x), torch.prod(x, 1)), x[:1, :2] + 1)
         batch.check()
 
+    def test_scans_of_flips(self, dtype):
+        """A scan of what was flipped along its dim alone is one from the end."""
+        batch = Batch()
+        x = distinct(2, 3, 2, dtype=dtype)
+        for name in ("cumsum", "cumprod", "logcumsumexp"):
+            scan = getattr(torch, name)
+            batch.case(f"{name} and back", lambda x, f=scan: f(x.flip(1), 1).flip(1), x)
+            batch.case(f"{name} of two", lambda x, f=scan: f(x.flip(0, 1), 1), x)
+            batch.case(f"{name} of another", lambda x, f=scan: f(x.flip(0), -2).flip(1), x)
+            batch.case(f"{name} of a cast", lambda x, f=scan: f(x.flip(1).double(), 1), x)
+        batch.case("integers", lambda x: x.int().flip(0).cumsum(0), x, gradient=False)
+        batch.check()
+
+
+def test_the_gradient_of_a_sum_reverses_nothing():
+    x = torch.randn(4, 6).to("xla").requires_grad_()
+    (grad,) = torch.autograd.grad((x.cumsum(1) * torch.arange(6.0).to("xla")).sum(), x)
+    assert "reverse" not in spmd.get_hlo([grad])
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 class TestNorms:

@@ -127,7 +127,7 @@ class Call(Lowering):
         return (
             array
             if self.compute is None
-            else sharded.note_sum(_with_dtype(array, self.compute), sharded.sum_of(array))
+            else sharded.note_source(_with_dtype(array, self.compute), sharded.source_of(array))
         )
 
 
