@@ -24,7 +24,14 @@ from .op import OpSpec, digest
 from .store import DeviceData, Replaced, StackGroup, next_serial
 
 # The flags that make two programs of one graph.
-SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes", "parallel")
+SETTINGS = (
+    "partitioner",
+    "compiler_options",
+    "scan_layers",
+    "max_logits_bytes",
+    "parallel",
+    "micro_batches",
+)
 settings = attrgetter(*SETTINGS)
 
 

@@ -1,0 +1,78 @@
+"""Layers whose weights are split over a mesh axis run as the stages of a pipeline (`pipeline`).
+
+The weights of a loop are rows of a stack. Where the stack's leading dim is sharded, as a user's own
+`P("stage")` or `ShardingRules(stages=...)` has it, the loop becomes a pipeline over these axes.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from ..core import DeviceData, Sharding, config, points
+from ..core.extend import (
+    Graph,
+    Loop,
+    Node,
+    OpSpec,
+    Rewrite,
+    Value,
+    lowering,
+    propagation,
+    rewrite,
+    walks,
+)
+from .pipeline import Pipeline
+
+STAGES = "spmd.stages"
+
+
+def pipelines(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
+    """Returns the graph with a pipeline in the place of each loop over a stack that is split by
+    rows; and their number, in words."""
+    shardings: dict[Value, Sharding] = dict(zip(graph.inputs, graph.shardings, strict=True))
+    found = {
+        node: sharding
+        for node in graph.nodes
+        if isinstance(node.op.lowering, Loop)
+        and node.op.lowering.num_carried
+        and (sharding := _split_stack(node, shardings)) is not None
+    }
+    if not found:
+        return graph, ""
+    rules = {node: partial(_put, sharding) for node, sharding in found.items()}
+    words = f"{len(found)} loop{'s' * (len(found) > 1)} in stages"
+    return rewrite.rewrite(graph, rules), words
+
+
+def _split_stack(node: Node, shardings: Mapping[Value, Sharding]) -> Sharding | None:
+    """Returns the sharding of the first rows among a loop's xs that lie on devices of their own."""
+    for run in node.op.lowering.operand_runs():  # type: ignore[attr-defined]
+        operand = node.operands[run.start]
+        sharding = shardings.get(operand) if isinstance(operand, DeviceData) else None
+        if sharding is not None and sharding.spec.stack:
+            return sharding
+    return None
+
+
+def _put(sharding: Sharding, new: Rewrite, node: Node) -> None:
+    """Puts the pipeline in the place of a loop."""
+    loop = node.op.lowering
+    assert isinstance(loop, Loop)
+    pipeline = Pipeline(loop, sharding.replicated(), sharding.spec.stack, config.micro_batches or None)
+    op = OpSpec.of(
+        STAGES,
+        pipeline,
+        node.op.metas,
+        node.op.operands,
+        numbers=node.op.numbers,
+        statics=node.op.statics,
+        sharding=sharding.replicated(),
+    )
+    new.put(node, op, node.operands, new.numbers[node])
+
+
+lowering.SHARDED_AS[STAGES] = lambda node, index: node.op.lowering.loop.root_of(index)  # type: ignore[attr-defined]
+propagation.STEPS[Pipeline] = lambda node: propagation.of_loop(node, node.op.lowering.loop)  # type: ignore[attr-defined]
+points.COMPILE_PASSES.insert(
+    [name for name, *_ in points.COMPILE_PASSES].index("scan layers") + 1,
+    ("stages", pipelines, None),
+)
