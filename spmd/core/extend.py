@@ -4,6 +4,7 @@ from .. import ops as rules
 from ..ops import attention as attention
 from ..ops import floats as floats
 from ..ops import linear_cross_entropy as chunked_losses
+from ..ops import random as random
 from ..ops import registry as registry
 from ..ops import shape as slices
 from ..ops import windows as windows

@@ -13,10 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
 import torch
 
-from ..core import DeviceData, Meta, Sharding, dense_meta
+from ..core import DeviceData, Meta, Sharding, dense_meta, topology
 from ..core.extend import (
+    Arrays,
+    Layouts,
+    Lowering,
     Node,
     OpSpec,
     Region,
@@ -25,6 +30,7 @@ from ..core.extend import (
     annotations,
     lowerings,
     propagation,
+    random,
     rules,
     walks,
 )
@@ -79,6 +85,8 @@ _ALONG = frozenset({
     "aten.sum.dim_IntList", "aten.topk", "aten.tril", "aten.triu", "aten.unbind.int",
     "aten.var.correction", "aten.var_mean.correction",
 })  # fmt: skip
+# An element's number depends on its place alone (`ops.random`).
+_DRAWS = frozenset({"aten.native_dropout", "aten.bernoulli", "aten.bernoulli.p"})
 _SUMS_OVER = frozenset({"aten.sum.dim_IntList", "aten.sum"})
 # Linear ops of a value that is a sum over the rows: of each of its summands they are a summand.
 _LINEAR = frozenset({
@@ -88,7 +96,10 @@ _LINEAR = frozenset({
     "aten.sum.dim_IntList", "aten.t", "aten.transpose.int",
     *propagation.RESHAPES,
 })  # fmt: skip
-_ANNOTATIONS = frozenset({"mark_sharding", "spmd.gather", "spmd.renew", "spmd.unmarked"})
+# Values as they are: annotations, and the waiting of recomputation, of which bodies of loops have none.
+_SAME = frozenset(
+    {"mark_sharding", "spmd.gather", "spmd.loops.recompute", "spmd.renew", "spmd.unmarked"}
+)
 
 
 @dataclass(slots=True)
@@ -124,16 +135,29 @@ class _Rows:
     def of(self, node: Node) -> Sequence[State]:
         """Returns the state of each result of an op."""
         states = list(map(self.state, node.operands))
-        name, num_results = _name(node), len(node.op.metas)
+        name = _name(node)
+        if name in _SAME:
+            return [
+                self._passed(operand, state, result)
+                for operand, state, result in zip(
+                    node.operands, states, walks.results(node), strict=False
+                )
+            ]
         if all(state is None for state in states):
             return self._made(node)
-        if name in _ANNOTATIONS:
-            return states[:num_results]
         if SUM in states or ADDED in states:
             return self._summed(node, states)
         if name in propagation.RESHAPES:
             return [self._reshaped(node, states[0])]
         return self._by_words(node, states)
+
+    def _passed(self, operand: Value, state: State, result: Value) -> State:
+        """The state of a value that an op passes on."""
+        wanted = self.needed.get(walks.value_name(result))
+        if state is not None or wanted is None:
+            return state
+        self.need(operand, wanted)
+        return wanted
 
     def _made(self, node: Node) -> Sequence[State]:
         """The states of results that no operand with rows makes: one that has to hold the batch
@@ -258,7 +282,7 @@ class _Rows:
             overload is not None and torch.Tag.pointwise in overload.tags
         ):
             raise NotDividedError(node, "has no rule for a part of the batch")
-        if node.op.draws and arguments.get("dropout_p", arguments.get("p", 1)) != 0:
+        if name not in _DRAWS and node.op.draws and arguments.get("dropout_p", 1) != 0:
             raise NotDividedError(node, "draws random numbers for the batch")
 
     def _flow(self, node: Node) -> Any:
@@ -314,7 +338,7 @@ def divide(
     for node in body.nodes:
         operands = [new[walks.value_name(operand)] for operand in node.operands]
         results = walks.results(node)
-        if node.op.name in _ANNOTATIONS and (marked := _marked(node.op, manual)) is None:
+        if node.op.name in _SAME and (marked := _marked(node.op, manual)) is None:
             new |= zip(map(walks.value_name, results), operands, strict=False)
             to_input |= {
                 walks.value_name(result): to_input[walks.value_name(operand)]
@@ -327,13 +351,16 @@ def divide(
             continue
         metas = tuple(part_of(value, node) for value in results)
         op = node.op
-        if node.op.name in _ANNOTATIONS:
+        if node.op.name in _SAME:
             op = annotations.mark_op(metas[0], marked)
         elif metas != op.metas or any(
             value.meta is not operand.meta
             for value, operand in zip(operands, node.operands, strict=True)
         ):
             op = _op_of_part(op, metas, tuple(value.meta for value in operands))
+        if op.draws and isinstance(dim := rows.state(results[0]), int) and _name(node) in _DRAWS:
+            count = results[0].meta.shape[dim]
+            op = replace(op, lowering=DrawOfPart(op.lowering, dim, count, parts))
         copy = Node(op, tuple(operands), node.numbers, node.code, node.instruction, node.sequence)
         nodes.append(copy)
         new |= zip(map(walks.value_name, results), walks.results(copy), strict=True)
@@ -356,11 +383,29 @@ def _parts_of_sum(
 ) -> tuple[Value, DeviceData]:
     """Returns the sum that an accumulation adds, and the input that it adds it to."""
     total, start = sorted(node.operands, key=lambda operand: rows.state(operand) != SUM)
-    while (maker := walks.origin(start)) is not None and maker.op.name in _ANNOTATIONS:
+    while (maker := walks.origin(start)) is not None and maker.op.name in _SAME:
         start = maker.operands[0]
     if not isinstance(start, DeviceData):
         raise NotDividedError(node, "adds a sum over the batch to a computed value")
     return new[walks.value_name(total)], start
+
+
+@dataclass(frozen=True, slots=True)
+class DrawOfPart(Lowering):
+    """A draw for the rows of one part; its numbers are those that a draw for the whole batch has
+    there. dim: of `count` rows."""
+
+    lowering: Lowering
+    dim: int
+    count: int
+    parts: int
+
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
+        first = topology.program.shard * np.int32(self.count // self.parts)
+        with random.drawing(random.Rows(self.dim, self.count, first)):
+            return self.lowering.lower(op, operands, numbers, layouts)
 
 
 def _marked(op: OpSpec, manual: frozenset[str]) -> Sharding | None:

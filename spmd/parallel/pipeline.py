@@ -32,6 +32,7 @@ from ..core.extend import (
     partitioning,
     rules,
     stack_rows,
+    user_lines,
     walks,
 )
 from ..loops.shard_collectives import Group, all_reduce, permute, reduce_scatter
@@ -62,23 +63,20 @@ class Pipeline(Lowering):
         trace = LoopTrace.of(self.loop, operands, numbers, layouts)
         try:
             if not self.loop.num_carried:
-                raise NotDividedError(None, "they pass nothing from layer to layer")
+                raise NotDividedError(None, "pass nothing from layer to layer")
             batch = operands[self.loop.num_constants]
             of_batch = partitioning.axes_of_dims((batch, 0))
             known = of_batch[1][0] if of_batch is not None else ()
             return _Schedule.of(self, trace, known).lowered()
         except NotDividedError as error:
-            raise NotImplementedError(refusal(self.stages, error)) from error
-
-
-def refusal(stages: Axes, error: NotDividedError) -> str:
-    """Returns the sentence on layers that cannot be a pipeline over these axes."""
-    blamed = "" if error.node is None else f"{error.node.op.name} "
-    return (
-        f"the layers are split over {' x '.join(map(repr, stages))} and cannot run on a part of "
-        f"the batch: {blamed}{error}; use equal layers that compute each row of the batch by "
-        "itself, or shard their weights over another axis"
-    )
+            node = error.node
+            blamed = "they" if node is None else f"{node.op.name} at {user_lines.node_line(node)}"
+            raise lowering.LoweringError(
+                f"the layers are split over {' x '.join(map(repr, self.stages))}, and cannot run "
+                f"on a part of the batch: {blamed} {error}; use equal layers that compute each row "
+                "of the batch by itself, or shard their weights over another axis",
+                node,
+            ) from error
 
 
 stack_rows.TAKE_ROWS.add(Pipeline)
@@ -132,7 +130,7 @@ class _Schedule:
         data = tuple(axis for axis in axes if axis not in pipeline.stages)
         shards = math.prod(sizes[axis] for axis in data)
         if batch.shape[0] % shards:
-            raise NotDividedError(None, f"{shards} shards do not divide {batch.shape[0]} rows")
+            raise NotDividedError(None, f"have {batch.shape[0]} rows for {shards} shards")
         num_stages = math.prod(sizes[axis] for axis in pipeline.stages)
         parts = _divisor(
             batch.shape[0] // shards, pipeline.micro_batches or _PER_STAGE * num_stages
@@ -140,7 +138,7 @@ class _Schedule:
         manual = frozenset((*pipeline.stages, *data))
         divided = divide(loop.body, {loop.num_constants: 0}, shards * parts, manual)
         if not all(isinstance(state, int) for state in divided.roots[: loop.num_carried]):
-            raise NotDividedError(None, "a value that they carry is not of the batch")
+            raise NotDividedError(None, "carry a value that is not of the batch")
         stack = next(
             x
             for x, layout in zip(trace.xs, trace.layouts[loop.num_before_xs :], strict=True)
@@ -178,7 +176,7 @@ class _Schedule:
             *[self._y_spec(index) for index in range(len(loop.ys))],
         ]
         names = {name for axis in (*self.pipeline.stages, *self.data) for name in spelled[axis]}
-        groups = _Groups.of(mesh, spelled, names)
+        groups = _Groups.of(mesh, spelled)
 
         def on_device(*operands: jax.Array) -> tuple[jax.Array, ...]:
             with (
@@ -290,16 +288,14 @@ class _Groups(NamedTuple):
     spelled: dict[str, Axes]
 
     @staticmethod
-    def of(mesh: Any, spelled: dict[str, Axes], names: set[str]) -> "_Groups":
-        """Returns the groups of a pipeline with these manual axes; raises NeedsShardyError where
-        the partitioner shards its values over others."""
-        is_partial = any(mesh.shape[name] > 1 for name in mesh.axis_names if name not in names)
-        if is_partial and partitioning.partitioner() == "gspmd":
-            raise rules.sharded.NeedsShardyError(
-                "GSPMD partitions no pipeline whose layers are sharded over other axes, too"
-            )
-        is_cpu = mesh.devices.flat[0].platform == "cpu"
-        return _Groups(dict(mesh.shape), is_partial and is_cpu, spelled)
+    def of(mesh: Any, spelled: dict[str, Axes]) -> "_Groups":
+        """Returns the groups of a pipeline's axes; raises NeedsShardyError under GSPMD."""
+        # GSPMD refuses manual axes beside others ("Incompatible manual sharding"), and leaves the
+        # CPU a product of bfloat16 that it cannot run (jaxlib 0.10.2).
+        if partitioning.partitioner() == "gspmd":
+            raise rules.sharded.NeedsShardyError("GSPMD does not partition a pipeline")
+        # XLA's CPU compiler ends the process at some sums of 16 bits.
+        return _Groups(dict(mesh.shape), mesh.devices.flat[0].platform == "cpu", spelled)
 
     def group(self, axes: Axes) -> Group:
         """Returns the group of this shard along axes of the user's mesh."""
@@ -470,13 +466,16 @@ class _Device:
             for array, state in zip(self.xs, inputs[num_before:], strict=True)
         ]
         numbers = _row(self.floats, row), _row(self.integers, row)
-        roots = lowering.lower_region(
-            schedule.divided.region,
-            0,
-            [*constants, *carry, *xs],
-            numbers,
-            [None] * len(inputs),
-        )
+        # Which part of the batch this is: draws have the numbers of its rows.
+        of_all = self.groups.group(schedule.data).shard.astype(jnp.int32) * schedule.parts + part
+        with held(topology.program, shard=of_all):
+            roots = lowering.lower_region(
+                schedule.divided.region,
+                0,
+                [*constants, *carry, *xs],
+                numbers,
+                [None] * len(inputs),
+            )
         single = loop.num_carried + loop.num_last
         states = schedule.divided.roots
         lasts = [
