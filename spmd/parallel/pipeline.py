@@ -45,12 +45,13 @@ _PER_STAGE = 4
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Lowering):
-    """A loop whose iterations are split over the axes `stages` of a mesh. micro_batches: of each
-    device's rows of the batch, at most; None: four a stage."""
+    """A loop whose iterations are split over the axes `stages` of a mesh, as the rows of the x
+    `split` are. micro_batches: of each device's rows of the batch, at most; None: four a stage."""
 
     loop: Loop
     mesh: Sharding
     stages: Axes
+    split: int
     micro_batches: int | None
 
     @property
@@ -139,11 +140,7 @@ class _Schedule:
         divided = divide(loop.body, {loop.num_constants: 0}, shards * parts, manual)
         if not all(isinstance(state, int) for state in divided.roots[: loop.num_carried]):
             raise NotDividedError(None, "carry a value that is not of the batch")
-        stack = next(
-            x
-            for x, layout in zip(trace.xs, trace.layouts[loop.num_before_xs :], strict=True)
-            if layout is not None and layout.spec.stack
-        )
+        stack = trace.xs[pipeline.split]
         first = stack.rows.start if isinstance(stack.rows, range) and stack.rows.step == 1 else 0
         count = stack.array.shape[0] if isinstance(stack.rows, range) else len(stack.rows)
         a_stage = -(-count // num_stages)

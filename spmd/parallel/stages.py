@@ -30,34 +30,41 @@ def pipelines(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     rows; and their number, in words."""
     shardings: dict[Value, Sharding] = dict(zip(graph.inputs, graph.shardings, strict=True))
     found = {
-        node: sharding
+        node: split
         for node in graph.nodes
         if isinstance(node.op.lowering, Loop)
         and node.op.lowering.num_carried
-        and (sharding := _split_stack(node, shardings)) is not None
+        and (split := _split_stack(node, node.op.lowering, shardings)) is not None
     }
     if not found:
         return graph, ""
-    rules = {node: partial(_put, sharding) for node, sharding in found.items()}
+    rules = {node: partial(_put, *split) for node, split in found.items()}
     words = f"{len(found)} loop{'s' * (len(found) > 1)} in stages"
     return rewrite.rewrite(graph, rules), words
 
 
-def _split_stack(node: Node, shardings: Mapping[Value, Sharding]) -> Sharding | None:
-    """Returns the sharding of the first rows among a loop's xs that lie on devices of their own."""
-    for run in node.op.lowering.operand_runs():  # type: ignore[attr-defined]
+_Split = tuple[int, Sharding, tuple[str, ...]]  # an x, its sharding, the axes that split its rows
+
+
+def _split_stack(node: Node, loop: Loop, shardings: Mapping[Value, Sharding]) -> _Split | None:
+    """Returns the first x of a loop whose rows lie on devices of their own."""
+    for index, (run, is_stack) in enumerate(zip(loop.operand_runs(), loop.xs, strict=True)):
         operand = node.operands[run.start]
         sharding = shardings.get(operand) if isinstance(operand, DeviceData) else None
-        if sharding is not None and sharding.spec.stack:
-            return sharding
+        if sharding is None:
+            continue
+        dims = sharding.spec.dims
+        axes = dims[0].axes if is_stack and dims else () if is_stack else sharding.spec.stack
+        if axes:
+            return index, sharding, axes
     return None
 
 
-def _put(sharding: Sharding, new: Rewrite, node: Node) -> None:
+def _put(index: int, sharding: Sharding, axes: tuple[str, ...], new: Rewrite, node: Node) -> None:
     """Puts the pipeline in the place of a loop."""
-    loop = node.op.lowering
+    loop, mesh = node.op.lowering, sharding.replicated()
     assert isinstance(loop, Loop)
-    pipeline = Pipeline(loop, sharding.replicated(), sharding.spec.stack, config.micro_batches or None)
+    pipeline = Pipeline(loop, mesh, axes, index, config.micro_batches or None)
     op = OpSpec.of(
         STAGES,
         pipeline,
@@ -65,7 +72,7 @@ def _put(sharding: Sharding, new: Rewrite, node: Node) -> None:
         node.op.operands,
         numbers=node.op.numbers,
         statics=node.op.statics,
-        sharding=sharding.replicated(),
+        sharding=mesh,
     )
     new.put(node, op, node.operands, new.numbers[node])
 
