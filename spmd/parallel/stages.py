@@ -17,12 +17,15 @@ from ..core.extend import (
     Value,
     lowering,
     propagation,
+    repeats,
     rewrite,
+    user_lines,
     walks,
 )
 from .pipeline import Pipeline
 
 STAGES = "spmd.stages"
+FEWEST = repeats.FEWEST_ITERATIONS
 
 
 def pipelines(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
@@ -37,10 +40,36 @@ def pipelines(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
         and (split := _split_stack(node, node.op.lowering, shardings)) is not None
     }
     if not found:
+        _refuse_unequal(graph, shardings)
         return graph, ""
     rules = {node: partial(_put, *split) for node, split in found.items()}
     words = f"{len(found)} loop{'s' * (len(found) > 1)} in stages"
     return rewrite.rewrite(graph, rules), words
+
+
+_PRODUCTS = frozenset({"aten.addmm", "aten.bmm", "aten.convolution", "aten.linear", "aten.mm"})
+_SAME = frozenset({"mark_sharding", "spmd.gather", "spmd.renew", "aten._to_copy", "aten.t"})
+
+
+def _refuse_unequal(graph: Graph, shardings: Mapping[Value, Sharding]) -> None:
+    """Raises LoweringError for a product with a weight on a stage outside of any loop: each device
+    would compute it."""
+    on_stage = {
+        walks.value_name(data) for data, sharding in shardings.items() if sharding.spec.stack
+    }
+    for node in graph.nodes if on_stage else ():
+        reads = [operand for operand in node.operands if walks.value_name(operand) in on_stage]
+        if reads and node.op.name in _SAME:
+            on_stage.update(map(walks.value_name, walks.results(node)))
+        elif reads and node.op.name in _PRODUCTS:
+            recorded = graph.sources.get(node, (node,))[0]
+            raise lowering.LoweringError(
+                f"{node.op.name} at {user_lines.node_line(recorded)} reads the weight of a layer "
+                f"that lies on a stage, outside of a loop over {FEWEST} or more equal layers: each "
+                "device would compute all of them; leave out stages=, or make the layers equal "
+                "(explain(step, passes=True) says where they differ)",
+                recorded,
+            )
 
 
 _Split = tuple[int, Sharding, tuple[str, ...]]  # an x, its sharding, the axes that split its rows
