@@ -14,7 +14,8 @@ def costs_more(executable: jax.stages.Compiled, graph: Graph) -> bool:
     """True if a program over CPU devices copies more of its loops' stacks than one row of each
     stack group."""
     loops = [node.op.lowering for node in graph.nodes if isinstance(node.op.lowering, Loop)]
-    if not loops or graph.mesh.platform != "cpu":
+    is_staged = any(sharding.spec.stack for sharding in graph.shardings)
+    if not loops or is_staged or graph.mesh.platform != "cpu":
         return False
     stacks = {(len(group), *graph.inputs[group[0]].meta.shape) for group in graph.stack_groups}
     for loop in loops:

@@ -4,6 +4,7 @@ from .. import ops as rules
 from ..ops import attention as attention
 from ..ops import floats as floats
 from ..ops import linear_cross_entropy as chunked_losses
+from ..ops import random as random
 from ..ops import registry as registry
 from ..ops import shape as slices
 from ..ops import windows as windows
@@ -46,6 +47,7 @@ from .graph.rewrite import Rewrite as Rewrite
 from .graph.source import Line as Line
 from .loop import loop_counter as loop_counter
 from .loop.loop_op import Loop as Loop
+from .loop.loop_op import Trace as LoopTrace
 from .loop.loop_op import Y as Y
 from .loop.loop_op import loop_op as loop_op
 from .lower import build as build
@@ -67,6 +69,8 @@ from .programs.hlo import Computation as Computation
 from .programs.hlo import Instruction as Instruction
 from .programs.hlo import Module as Module
 from .programs.program import Program as Program
+from .propagation import walk as propagation
+from .record import annotations as annotations
 from .record import body as body
 from .record import call as call
 from .record import lowerings as lowerings
@@ -98,6 +102,7 @@ from .sharding import constrain as constrain
 from .sharding import uneven_writes as uneven_writes
 from .sharding.partitioner import hide as hide
 from .sharding.topology import Target as Target
+from .sharding.value import Spec as Spec
 from .step import contents as contents
 from .step import objects as reached
 from .step import saved_state as abstract_calls

@@ -18,3 +18,4 @@ from ..ops.sharded import (
     spec,
 )
 from .propagation.walk import WORDS
+from .sharding.partitioner import partitioner

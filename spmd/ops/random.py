@@ -8,17 +8,42 @@ at initialization and 50 ms of compile time a draw (docs/decisions/random.md).
 """
 
 import math
+import threading
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
+from .held import held
 from .registry import lower
 
 aten = torch.ops.aten
 
 Draw = tuple[jax.Array, jax.Array]
+
+
+class Rows(NamedTuple):
+    """The rows that a shard draws of an array of more: the dim, their number in all of it, and the
+    first of the shard's."""
+
+    dim: int
+    count: int
+    first: jax.Array
+
+
+class _Drawing(threading.local):
+    rows: Rows | None = None
+
+
+_thread = _Drawing()
+
+
+def drawing(rows: Rows) -> AbstractContextManager[None]:
+    """A context in which draws are of these rows of a larger array: its numbers there."""
+    return held(_thread, rows=rows)
 
 
 def _mix(x: jax.Array) -> jax.Array:
@@ -43,10 +68,14 @@ def _counters(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     and XLA would hoist them and keep them, eight bytes an element.
     """
     index = jnp.zeros(shape, jnp.uint64)
-    stride = 1
+    stride, rows = 1, _thread.rows
     for dim in reversed(range(len(shape))):
-        index = index + jax.lax.broadcasted_iota(jnp.uint64, shape, dim) * (key * np.uint64(stride))
-        stride *= shape[dim]
+        place = jax.lax.broadcasted_iota(jnp.uint64, shape, dim)
+        is_rows = rows is not None and dim == rows.dim
+        if is_rows:
+            place = place + rows.first.astype(jnp.uint64)
+        index = index + place * (key * np.uint64(stride))
+        stride *= rows.count if is_rows else shape[dim]
     return index
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from ..core import Sharding, XlaTensor, module_moves, storage_of
+from ..core import Sharding, XlaTensor, config, module_moves, storage_of
 from ..mesh.global_mesh import needed_mesh
 from ..mesh.hints import did_you_mean
 from ..mesh.mesh import Mesh
@@ -70,14 +70,17 @@ def apply(
     modules = _modules(model)
     if strict:
         _refuse_idle(rules, applied, specs, modules)
+    stage = _stage(rules, mesh)
     for path, module_specs in _by_module(specs).items():
-        arrived = _Arrived(mesh, module_specs, modules[path])
+        arrived = _Arrived(
+            mesh, module_specs, modules[path], stage if _is_in_unit(rules, path) else ()
+        )
         modules[path].__dict__[module_moves.ARRIVED] = arrived
         applied._arrivals.append((modules[path], arrived))
         arrived.mark(modules[path])
     if rules.checkpoint:
         _checkpoint(rules.checkpoint, modules)
-    if rules.units is not None:
+    if rules.units is not None and (not stage or rules.units.shard_axis in mesh.axis_names):
         _gather(rules, model, mesh, how, specs)
     elif any(isinstance(tensor, XlaTensor) for _, tensor in _tensors_of(model)):
         moved(model)  # modules that shard their parameters further do so again
@@ -99,6 +102,32 @@ def _check(rules: Table, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
             f"ShardingRules.apply: got {', '.join(how)}, which fsdp takes, but the table has no "
             "units; add them: ShardingRules(..., units=['layers.*'])"
         )
+
+
+def _stage(rules: Table, mesh: Mesh) -> tuple[str, ...]:
+    """The axis over which the units of a table are split, of a pipeline; none without one.
+
+    Raises ValueError where it is not in the mesh.
+    """
+    units = rules.units
+    if units is None or units.stages is None:
+        return ()
+    if units.stages not in mesh.axis_names:
+        raise ValueError(
+            f"ShardingRules: stages={units.stages!r} is not in the mesh (axes: "
+            f"{', '.join(mesh.axis_names)}){did_you_mean(units.stages, mesh.axis_names)}"
+        )
+    if units.micro_batches is not None:
+        config.micro_batches = units.micro_batches
+    return (units.stages,)
+
+
+def _is_in_unit(rules: Table, path: str) -> bool:
+    """True for the path of a unit, and of what is in it."""
+    parts = path.split(".")
+    paths = [".".join(parts[: count + 1]) for count in range(len(parts))]
+    patterns = () if rules.units is None else rules.units.modules
+    return any(matches(pattern, prefix) for pattern in patterns for prefix in paths)
 
 
 def _check_kept(model: nn.Module, mesh: Mesh, applied: Applied) -> None:
@@ -150,10 +179,15 @@ def _specs(
     table = rules.of_parameters()
     first: dict[int, tuple[str, PartitionSpec]] = {}
     specs: dict[str, PartitionSpec] = {}
+    stages = rules.units is not None and rules.units.stages
     for path, tensor in _tensors_of(model):
         pattern, rule_spec = next(
             ((pattern, spec) for pattern, spec in table if matches(pattern, path)), ("", None)
         )
+        if rule_spec is None and stages and isinstance(tensor, nn.Parameter):
+            # every parameter of a layer lies on the layer's stage
+            in_layer = _is_in_unit(rules, path.rpartition(".")[0])
+            rule_spec = PartitionSpec(*[None] * tensor.dim()) if in_layer else None
         if rule_spec is None:
             continue
         spec = fitted(
@@ -239,19 +273,24 @@ class _Arrived:
     """Annotates a module's own tensors that are on the device by now; an attribute of the module,
     copied with it."""
 
-    def __init__(self, mesh: Mesh, specs: dict[str, PartitionSpec], module: nn.Module | None):
-        self.mesh, self.specs = mesh, specs
+    def __init__(
+        self,
+        mesh: Mesh,
+        specs: dict[str, PartitionSpec],
+        module: nn.Module | None,
+        stage: tuple[str, ...] = (),
+    ):
+        self.mesh, self.specs, self.stage = mesh, specs, stage
         # None: of a file, until it moves
         self._module = None if module is None else weakref.ref(module)
         module_moves.WAITING.add(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Arrived":
-        return _Arrived(
-            self.mesh, self.specs, None if self._module is None else memo.get(id(self._module()))
-        )
+        module = None if self._module is None else memo.get(id(self._module()))
+        return _Arrived(self.mesh, self.specs, module, self.stage)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Arrived, (self.mesh, self.specs, None)
+        return _Arrived, (self.mesh, self.specs, None, self.stage)
 
     def __call__(self, module: nn.Module) -> None:
         """Annotates tensors without an annotation. The others keep theirs: FSDP adds an axis to the
@@ -265,7 +304,14 @@ class _Arrived:
         for name, spec in self.specs.items():
             tensor = _held(module, name)
             if isinstance(tensor, XlaTensor) and (replaces or storage_of(tensor).sharding is None):
-                marked(tensor, self.mesh.sharding(spec, tensor.dim(), "ShardingRules"))
+                marked(tensor, self._sharding(spec, tensor))
+
+    def _sharding(self, spec: PartitionSpec, tensor: torch.Tensor) -> Sharding:
+        """The sharding of a tensor by its spec; on the layer's stage, for one of a pipeline."""
+        sharding = self.mesh.sharding(spec, tensor.dim(), "ShardingRules")
+        if not self.stage or not isinstance(tensor, nn.Parameter):
+            return sharding
+        return sharding.with_spec(sharding.spec._replace(stack=self.stage))
 
     def future_sharding(self, tensor: torch.Tensor) -> Sharding | None:
         """The future sharding of a tensor of the module; None for another tensor."""
@@ -275,7 +321,7 @@ class _Arrived:
         spec = next(
             (spec for name, spec in self.specs.items() if _held(module, name) is tensor), None
         )
-        return None if spec is None else self.mesh.sharding(spec, tensor.dim(), "ShardingRules")
+        return None if spec is None else self._sharding(spec, tensor)
 
 
 def _held(module: nn.Module, name: str) -> torch.Tensor | None:
@@ -402,7 +448,7 @@ def _gather(
             recurse or module in unit_modules
         ),
         "shard_axis": units.shard_axis,
-        "extra_data_axis": units.extra_data_axis,
+        "extra_data_axis": units.extra_data_axis or units.stages,
         "reshard_after_forward": units.reshard_after_forward,
         "shard_placement_fn": lambda parameter: named.get(id(parameter)),
     }

@@ -78,7 +78,7 @@ class ModelPlans:
 
 
 def plans_of(
-    model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert: Axis
+    model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert: Axis, stages: str | None
 ) -> ModelPlans:
     """See `ShardingRules.of`."""
     if not isinstance(model, nn.Module):
@@ -88,7 +88,7 @@ def plans_of(
         if config is None
         else config
     )
-    _refuse_unmeant(config, expert)
+    _refuse_unmeant(config, expert, stages)
     axes = {"tp_plan": tensor, "ep_plan": expert, "fsdp_plan": fsdp}
     plans = {
         kind: _plan(kind, model, config) if axis is not None else {} for kind, axis in axes.items()
@@ -105,7 +105,8 @@ def plans_of(
     }
 
     idle = _idle(model, plans)
-    if all(len(names) == len(plans[kind]) for kind, names in idle.items()):
+    is_idle = all(len(names) == len(plans[kind]) for kind, names in idle.items())
+    if is_idle and stages is None:
         raise ValueError(
             "ShardingRules.of: expected a model with a _tp_plan or an _fsdp_plan (transformers' "
             f"classes have them), got {type(model).__name__}, in which {_nothing(idle)}; write "
@@ -121,7 +122,30 @@ def plans_of(
     rules += _sequences(model, plans["ep_plan"], expert) + _sequences(
         model, plans["tp_plan"], tensor
     )
-    return ModelPlans(rules, None if fsdp is None else _units(model, plans["fsdp_plan"]))
+    units = None if fsdp is None else _units(model, plans["fsdp_plan"])
+    return ModelPlans(rules, units if stages is None else _layers(model))
+
+
+def _layers(model: nn.Module) -> list[str]:
+    """The pattern of the layers that a model's `_pp_plan` splits over stages: lists of modules."""
+    patterns = [
+        f"{path}.{name}.*" if path else f"{name}.*"
+        for path, module in model.named_modules()
+        for name in _pp_plan(module)
+        if isinstance(getattr(module, name, None), nn.ModuleList)
+    ]
+    if not patterns:
+        raise ValueError(
+            f"ShardingRules.of: {type(model).__name__} has no _pp_plan that names a list of "
+            "layers; write the table: ShardingRules(rules, units=['model.layers.*'], stages=...)"
+        )
+    return patterns
+
+
+def _pp_plan(module: nn.Module) -> Mapping[str, Any]:
+    """The plan of stages of a module, or of its configuration."""
+    of_config = getattr(getattr(module, "config", None), "base_model_pp_plan", None)
+    return {**(of_config or {}), **(getattr(module, "_pp_plan", None) or {})}
 
 
 # --- the plans ------------------------------------------------------------------------------------
@@ -159,7 +183,7 @@ def _setting(config: Any, name: str) -> Any:
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
-def _refuse_unmeant(config: Any, expert: Axis) -> None:
+def _refuse_unmeant(config: Any, expert: Axis, stages: str | None) -> None:
     """Raises or warns for what a configuration requests and a table cannot do, and for what is
     none."""
     if config is not None and not isinstance(config, Mapping) and not hasattr(config, "tp_plan"):
@@ -173,10 +197,10 @@ def _refuse_unmeant(config: Any, expert: Axis) -> None:
                 f"ShardingRules.of: the configuration has {name!r}, expected {', '.join(KINDS)} "
                 f"or a field of DistributedConfig{did_you_mean(name, (*KINDS, *_SAID))}"
             )
-    if (_setting(config, "pp_size") or 1) > 1:
+    if (_setting(config, "pp_size") or 1) > 1 and stages is None:
         raise ValueError(
-            "ShardingRules.of: pp_size of the configuration requests pipeline stages; rules have "
-            "none"
+            "ShardingRules.of: pp_size of the configuration requests pipeline stages; name the "
+            "mesh axis: stages=..."
         )
     if (_setting(config, "ep_size") or 1) > 1 and expert is None:
         raise ValueError(

@@ -31,16 +31,25 @@ class Units:
         modules: patterns of module paths; the root is always a unit. shard_axis: the mesh axis that
             shards parameters. extra_data_axis: one more axis that shards the batch.
             reshard_after_forward: free the gathered parameters and gather them again for backward;
-            False: keep them; a number: keep them sharded over so many neighbours.
+            False: keep them; a number: keep them sharded over so many neighbours. stages: the mesh
+            axis over which the units themselves, equal layers, are split (a pipeline).
+            micro_batches: of the pipeline.
     """
 
     modules: tuple[str, ...] = ()
     shard_axis: str = "fsdp"
     extra_data_axis: str | None = None
     reshard_after_forward: bool | int = True
+    stages: str | None = None
+    micro_batches: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "modules", _patterns("units", self.modules))
+        if self.micro_batches is not None and (self.stages is None or self.micro_batches < 1):
+            raise ValueError(
+                f"ShardingRules: got micro_batches={self.micro_batches!r}; expected a number from 1 "
+                "on, with stages='axis'"
+            )
 
 
 class ShardingRules:
@@ -61,6 +70,11 @@ class ShardingRules:
         units: patterns of modules; with them, or `()` for the root only, FSDP shards parameters
             over `shard_axis`, too, and gathers those of a unit at once. shard_axis,
             extra_data_axis, reshard_after_forward: as in `fsdp.FullyShardedDataParallel`.
+        stages: the mesh axis over which the units, equal layers, are split: each lies with its
+            gradients and the optimizer's state on its stage, and micro-batches pass from stage to
+            stage. The batch is split over it, too. micro_batches: of each device's rows of the
+            batch, the largest number up to this one that divides them; None: four a stage. It is
+            `config.micro_batches` from `apply` on.
         checkpoint: patterns of modules whose forward is recomputed in backward (activation
             checkpointing); or a dict, pattern -> what is saved from forward, by a word of
             `spmd.remat`: "nothing", "dots" (results of products), "offload_dot_with_no_batch_dims"
@@ -93,6 +107,8 @@ class ShardingRules:
         shard_axis: str = "fsdp",
         extra_data_axis: str | None = None,
         reshard_after_forward: bool | int = True,
+        stages: str | None = None,
+        micro_batches: int | None = None,
         checkpoint: Sequence[str] | Mapping[str, str] = (),
     ):
         if isinstance(rules, str):
@@ -108,10 +124,22 @@ class ShardingRules:
                     f"ShardingRules: {pattern!r} is repeated; the first match counts, drop one"
                 )
             table[pattern] = spec
+        if units is None and stages is not None:
+            raise ValueError(
+                f"ShardingRules: stages={stages!r} splits units; name the layers, "
+                "units=['model.layers.*']"
+            )
         fsdp = (
             None
             if units is None
-            else Units(units, shard_axis, extra_data_axis, reshard_after_forward)  # type: ignore[arg-type]
+            else Units(
+                units,  # type: ignore[arg-type]
+                shard_axis,
+                extra_data_axis,
+                reshard_after_forward,
+                stages,
+                micro_batches,
+            )
         )
         values = table, _saved(checkpoint), str(user_line()), fsdp
         for name, value in zip(ShardingRules.__slots__, values, strict=True):
@@ -204,6 +232,8 @@ class ShardingRules:
         fsdp: str | None = "fsdp",
         tensor: Axis = "tensor",
         expert: Axis = None,
+        stages: str | None = None,
+        micro_batches: int | None = None,
     ) -> "ShardingRules":
         """Translates the plans that a model has itself into a table: `_tp_plan`, `_fsdp_plan` and
         `_ep_plan` of transformers' classes.
@@ -221,6 +251,8 @@ class ShardingRules:
             tensor: the axis or axes of `_tp_plan`; None: it is not read.
             expert: the axis or axes of `_ep_plan`, which precedes `_tp_plan` for its modules; None:
                 it is not read.
+            stages: the axis of a pipeline, over which the lists of layers of `_pp_plan` are split;
+                they are the units then. None: it is not read. micro_batches: of the pipeline.
 
         Returns a table for `apply`; with units it needs `import fsdp`. Warns of entries that match
         nothing. Raises ValueError for a model without a plan, a style that is not known, and an
@@ -239,8 +271,14 @@ class ShardingRules:
         up.bias      P('tensor')
         down.weight  P(None, 'tensor')
         """
-        plans = plans_of(model, config, fsdp=fsdp, tensor=tensor, expert=expert)
-        return cls(plans.rules, units=plans.units, shard_axis="fsdp" if fsdp is None else fsdp)
+        plans = plans_of(model, config, fsdp=fsdp, tensor=tensor, expert=expert, stages=stages)
+        return cls(
+            plans.rules,
+            units=plans.units,
+            shard_axis="fsdp" if fsdp is None else fsdp,
+            stages=stages,
+            micro_batches=micro_batches,
+        )
 
     @ends_at_user_line
     def apply(
@@ -476,7 +514,14 @@ def _fields(units: Units) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-_FSDP = ("units", "shard_axis", "extra_data_axis", "reshard_after_forward")
+_FSDP = (
+    "units",
+    "shard_axis",
+    "extra_data_axis",
+    "reshard_after_forward",
+    "stages",
+    "micro_batches",
+)
 OPEN = "?"  # in a file; no axis has this name
 
 

@@ -77,6 +77,9 @@ def mark_sharding(
     if layout.padded_shape(shape) != shape and not isinstance(tensor, nn.Parameter):
         note_idle("mark_sharding", shape, layout)
     present = annotations.current_sharding(target)
+    if present is not None and present.spec.stack and present.mesh_axes() == layout.mesh_axes():
+        # a mark says how a layer's parameter is sharded, not on which stage it lies
+        layout = layout.with_spec(layout.spec._replace(stack=present.spec.stack), layout.memory)
     for check in CHECKS if present is not None and not present.is_replicated() else ():
         check(tensor, layout)
     return marked(target, layout, gradient=gradient)

@@ -90,6 +90,8 @@ FLAGS = (
     Flag("scan_layers", "auto",
         "scan over equal layers: where it costs nothing, wherever possible, or never",
         ("auto", "always", "never")),
+    Flag("micro_batches", 0,
+        "micro-batches of a device's rows of the batch in a pipeline, at most; 0: four a stage"),
     Flag("parallel", "auto",
         "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
     Flag("document_length", 0,

@@ -31,6 +31,7 @@ SETTINGS = (
     "max_logits_bytes",
     "parallel",
     "document_length",
+    "micro_batches",
 )
 settings = attrgetter(*SETTINGS)
 

@@ -128,7 +128,11 @@ class Loop(Lowering):
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
-        trace = _Trace.of(self, operands, numbers, layouts)
+        for run in itertools.compress(self.operand_runs(), self.xs):
+            stack = plain(operands[run.start])
+            sentence, axes = _GATHERED.format(shape=[*stack.shape]), sharded.axes_at(stack, 0)
+            sharded.note_unused(sentence, sharded.mesh(), axes)
+        trace = Trace.of(self, operands, numbers, layouts)
         return (
             trace.in_one()
             if self._is_elementwise() and not trace.is_from_host()
@@ -196,7 +200,7 @@ _State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array]]
 
 
 @dataclass(slots=True)
-class _Trace:
+class Trace:
     """A loop while it is lowered.
 
     layouts: the known shardings of the body's inputs. tables: the scalar arguments of the body, the
@@ -212,7 +216,7 @@ class _Trace:
     tables: tuple[jax.Array, jax.Array]
 
     @staticmethod
-    def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "_Trace":
+    def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "Trace":
         """Returns the trace of a loop: constants and carry as arrays, xs as rows of one array each,
         scalar arguments by iteration."""
         carry = list(map(plain, operands[loop.num_constants : loop.num_before_xs]))
@@ -227,11 +231,6 @@ class _Trace:
             fill_start = run.stop
             if is_stacked:
                 stack = plain(operands[run.start])
-                sharded.note_unused(
-                    _GATHERED.format(shape=[*stack.shape]),
-                    sharded.mesh(),
-                    sharded.axes_at(stack, 0),
-                )
                 xs.append(Stacked(on_device(stack), range(loop.iterations)))
                 row_layouts.append(None)
                 continue
@@ -253,7 +252,7 @@ class _Trace:
             for array, root in zip(strong(carry), loop.body.roots, strict=False)
         ]
         body_layouts = [*layouts[: loop.num_before_xs], *row_layouts]
-        return _Trace(
+        return Trace(
             loop,
             constants,
             initial_carry,
@@ -359,7 +358,7 @@ class _Trace:
         ys = [
             self._results_over(y_index, stack, self.xs[x_of_y[y_index]])
             if y_index in x_of_y
-            else self._results(y_index, stack, carry)
+            else self.results(y_index, stack, carry)
             for y_index, stack in sorted(stack_of.items())
         ]
         return (*carry, *last, *itertools.chain.from_iterable(ys))
@@ -370,16 +369,21 @@ class _Trace:
         y = self.loop.ys[y_index]
         root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + y_index]
         stack = _empty(root, y.first + self.loop.iterations + y.after)
+        stack = self.with_peeled(y_index, stack)
+        return Stacked(stack, range(y.first, y.first + self.loop.iterations))
+
+    def with_peeled(self, y_index: int, stack: jax.Array) -> jax.Array:
+        """Returns the stack of a y with the operands of the loop that fill rows of it."""
         for row, value in self._peeled_operands(y_index).items():
             stack = write_row(stack, plain(value), row)
-        return Stacked(stack, range(y.first, y.first + self.loop.iterations))
+        return stack
 
     def _peeled_operands(self, y_index: int) -> dict[int, Made]:
         """Returns the operands that fill rows of the stack of a y, by row."""
         start = sum(len(y.filled) for y in self.loop.ys[:y_index])
         return dict(zip(self.loop.ys[y_index].filled, self.filled[start:], strict=False))
 
-    def _results(
+    def results(
         self, y_index: int, stack: jax.Array, final_carry: Sequence[jax.Array]
     ) -> list[Made]:
         """Returns the results of a y from its stack and the carry behind the last iteration."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from ..base import counters
 from ..base.config import config
 from ..graph.graph import Graph, Name, Node, TupleElement, Value, origin, value_name
-from ..graph.store import StackGroup
+from ..graph.store import StackGroup, full_stores
 from ..loop.found_loop import Candidate, Result
 from ..loop.loop_op import Loop
 from ..lower.stack_rows import TAKE_ROWS
@@ -75,7 +75,11 @@ def _loops_of(graph: Graph, min_saved_ops: float) -> tuple[list[Candidate], str]
             f"no {FEWEST_ITERATIONS} layers {equal} follow each other, and fewer are not a loop",
         )
     if config.scan_layers == "auto":
-        enough = _ENOUGH.get(graph.mesh.platform, _ENOUGH_ELSEWHERE)
+        enough = (
+            FEWEST_ITERATIONS
+            if is_staged(graph)
+            else _ENOUGH.get(graph.mesh.platform, _ENOUGH_ELSEWHERE)
+        )
         max_iterations = max(loop.iterations for loop in loops)
         if max_iterations < enough:
             return [], f"{max_iterations} equal layers, and a loop is made from {enough} on"
@@ -85,6 +89,11 @@ def _loops_of(graph: Graph, min_saved_ops: float) -> tuple[list[Candidate], str]
             if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= min_saved_ops
         ]
     return loops, ""
+
+
+def is_staged(graph: Graph) -> bool:
+    """True if rows of a stack lie on devices of their own: only a loop computes each there."""
+    return any(sharding.spec.stack for sharding in graph.shardings)
 
 
 def _planned_loops(
@@ -101,11 +110,13 @@ def _planned_loops(
         if min_saved_ops is None
         else _loops_of(graph, min_saved_ops)
     )
-    if not loops and not any(any(loop.rows()) for _, loop in _written_loops(graph)):
+    has_rows = any(any(loop.rows()) for _, loop in _written_loops(graph))
+    if not loops and not has_rows and not is_staged(graph):
         return graph, [], reason
     inputs, roots, all_peeled = columns_of(graph, loops)
     stack_groups = tuple(group for group in inputs if _is_kept_in_store(graph, group))
-    if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
+    is_free = config.scan_layers == "always" or is_staged(graph)
+    if loops and not is_free and _exceeds_budget(loops, graph, stack_groups):
         # First without the loops of few layers, then without any.
         if min_saved_ops != math.inf:
             return _planned_loops(graph, math.inf)
@@ -240,6 +251,9 @@ def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
                 rows.update(new_rows)
                 group_rows.update({name: (column, row) for row, name in new_rows.items()})
 
+    # An optimizer alone has no loop: its state lies where the weights do.
+    for group in full_stores(graph.inputs, range(len(graph.inputs)) if is_staged(graph) else ()):
+        add_read({row: graph.inputs[index] for row, index in enumerate(group)})
     for node, written in _written_loops(graph):
         operands, results = written.rows()
         for run in operands:

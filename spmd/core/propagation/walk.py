@@ -275,7 +275,7 @@ class _Walk:
         """Learns the dims of results from those of operands, op by op."""
         for node in nodes:
             op = node.op
-            if type(op.lowering) in _STEPS:
+            if type(op.lowering) in STEPS:
                 self._walk_regions(node, is_forward=True)
                 continue
             # An annotation states its dims, and ends the search if it leaves none open.
@@ -316,7 +316,7 @@ class _Walk:
     def backward(self, nodes: Sequence[Node]) -> None:
         """Learns the dims of operands from those of results, the last op first."""
         for node in reversed(nodes):
-            if type(node.op.lowering) in _STEPS:
+            if type(node.op.lowering) in STEPS:
                 self._walk_regions(node, is_forward=False)
             elif node.op.name in RESHAPES:
                 self.learn_value(
@@ -341,7 +341,7 @@ class _Walk:
 
     def _flow(self, node: Node) -> DimWords:
         if node not in self.flows:
-            self.flows[node] = flow_of(node.op.name, _shapes_of(node))
+            self.flows[node] = flow_of(node.op.name, shapes_of(node))
         return self.flows[node]
 
     def _walk_regions(self, node: Node, *, is_forward: bool) -> None:
@@ -352,7 +352,7 @@ class _Walk:
             for index in range(len(node.op.lowering.regions))
         ]
         # Into the regions, through their ops, from the next carry to the carry, and out again.
-        entering, leaving, carried = _STEPS[type(node.op.lowering)](node)
+        entering, leaving, carried = STEPS[type(node.op.lowering)](node)
         for region, outer_value, inner_value, num_rows in (
             entering if is_forward else [*entering, *leaving]
         ):
@@ -403,7 +403,7 @@ def _dims_of_words(
     return dims if known and len(dims) == len(shape) else None
 
 
-def _shapes_of(node: Node) -> OpShapes:
+def shapes_of(node: Node) -> OpShapes:
     """Returns a node as `OpShapes`; without named arguments unless a `Call` lowers it."""
     operands, results = list(map(_shape, node.op.operands)), list(map(_shape, node.op.metas))
     lowering: Lowering = node.op.lowering
@@ -428,11 +428,9 @@ def _has_operand(value: object) -> bool:
 _Steps = tuple[list[_Step], list[_Step], list[tuple[int, Value, Value]]]
 
 
-def _of_loop(node: Node) -> _Steps:
+def of_loop(node: Node, loop: Loop) -> _Steps:
     """Returns the steps into and out of the body of a loop, and those from the next carry to the
     carry."""
-    loop = node.op.lowering
-    assert isinstance(loop, Loop)
     body, num_single = loop.body, loop.num_carried + loop.num_last
     entering = [
         _Step(0, *pair)
@@ -497,8 +495,8 @@ def _entering(node: Node) -> list[_Step]:
 
 # A region of another op, a manual computation, is walked when it is lowered, with nothing known:
 # its values are shards.
-_STEPS: dict[type, Callable[[Node], _Steps]] = {
-    Loop: _of_loop,
+STEPS: dict[type, Callable[[Node], _Steps]] = {
+    Loop: lambda node: of_loop(node, node.op.lowering),  # type: ignore[arg-type]
     While: _of_while,
     Branches: _of_regions,
     Called: _of_regions,
