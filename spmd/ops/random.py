@@ -26,11 +26,11 @@ Draw = tuple[jax.Array, jax.Array]
 
 
 class Rows(NamedTuple):
-    """The rows that a shard draws of an array of more: the dim, their number in all of it, and the
-    first of the shard's."""
+    """The rows that a shard draws of a larger array: the dim, its size in all of it, and the first
+    row of the shard."""
 
     dim: int
-    count: int
+    size: int
     first: jax.Array
 
 
@@ -71,11 +71,10 @@ def _counters(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     stride, rows = 1, _thread.rows
     for dim in reversed(range(len(shape))):
         place = jax.lax.broadcasted_iota(jnp.uint64, shape, dim)
-        is_rows = rows is not None and dim == rows.dim
-        if is_rows:
+        if rows is not None and dim == rows.dim:
             place = place + rows.first.astype(jnp.uint64)
         index = index + place * (key * np.uint64(stride))
-        stride *= rows.count if is_rows else shape[dim]
+        stride *= rows.size if rows is not None and dim == rows.dim else shape[dim]
     return index
 
 

@@ -9,5 +9,5 @@ from . import sequence_convolution as sequence_convolution
 from . import sequence_embedding as sequence_embedding
 from . import sequence_scans as sequence_scans
 from . import sequence_sums as sequence_sums
-from . import whole_matrices as whole_matrices
 from . import stages as stages
+from . import whole_matrices as whole_matrices

@@ -90,13 +90,13 @@ _DRAWS = frozenset({"aten.native_dropout", "aten.bernoulli", "aten.bernoulli.p"}
 _SUMS_OVER = frozenset({"aten.sum.dim_IntList", "aten.sum"})
 # Linear ops of a value that is a sum over the rows: of each of its summands they are a summand.
 _LINEAR = frozenset({
-    "aten._to_copy", "aten.add.Tensor", "aten.alias", "aten.clone", "aten.detach", "aten.div.Scalar",
-    "aten.div.Tensor", "aten.expand", "aten.mul.Scalar", "aten.mul.Tensor", "aten.neg",
+    "aten._to_copy", "aten.add.Tensor", "aten.alias", "aten.clone", "aten.detach",
+    "aten.div.Scalar", "aten.div.Tensor", "aten.expand", "aten.mul.Scalar", "aten.mul.Tensor", "aten.neg",
     "aten.permute", "aten.select.int", "aten.slice.Tensor", "aten.sub.Tensor", "aten.sum",
     "aten.sum.dim_IntList", "aten.t", "aten.transpose.int",
     *propagation.RESHAPES,
 })  # fmt: skip
-# Values as they are: annotations, and the waiting of recomputation, of which bodies of loops have none.
+# Values as they are: annotations, and what recomputation waits for (no barrier is in a body).
 _SAME = frozenset(
     {"mark_sharding", "spmd.gather", "spmd.loops.recompute", "spmd.renew", "spmd.unmarked"}
 )
@@ -378,9 +378,7 @@ def divide(
     )
 
 
-def _parts_of_sum(
-    node: Node, rows: _Rows, new: dict[Any, Value]
-) -> tuple[Value, DeviceData]:
+def _parts_of_sum(node: Node, rows: _Rows, new: dict[Any, Value]) -> tuple[Value, DeviceData]:
     """Returns the sum that an accumulation adds, and the input that it adds it to."""
     total, start = sorted(node.operands, key=lambda operand: rows.state(operand) != SUM)
     while (maker := walks.origin(start)) is not None and maker.op.name in _SAME:

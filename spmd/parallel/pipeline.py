@@ -1,5 +1,5 @@
-"""A loop over layers whose weights lie on the stages of a pipeline: micro-batches pass from stage to
-stage, each device computes with the layers that it has.
+"""A loop over layers whose weights lie on the stages of a pipeline: micro-batches pass from stage
+to stage, each device computes with the layers that it has.
 
 Every device runs its layers on one micro-batch a tick and sends the result to the next stage
 (GPipe: Huang et al. 2019, arXiv:1811.06965); backward is the same loop in the other direction. The
@@ -8,7 +8,7 @@ weights are summed on the device over the ticks, and over the data axes once.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,10 +84,10 @@ stack_rows.TAKE_ROWS.add(Pipeline)
 
 
 class _Rows(NamedTuple):
-    """The rows of the stacks: `count` rows, of which those of the iterations begin at `first`; each
-    stage has `a_stage` of them."""
+    """The rows of the stacks: `size` rows, of which those of the iterations begin at `first`; each
+    stage has `a_stage` of them, with padding `total`."""
 
-    count: int
+    size: int
     first: int
     a_stage: int
     total: int
@@ -96,7 +96,7 @@ class _Rows(NamedTuple):
         """Returns a stack with as many rows as the stages take, each at its own place."""
         in_place = isinstance(x.rows, range) and x.rows.step == 1 and x.rows.start == self.first
         array, before = x.array, 0
-        if not in_place or array.shape[0] != self.count:
+        if not in_place or array.shape[0] != self.size:
             array, before = x.alone(), self.first
         behind = self.total - before - array.shape[0]
         if not before and not behind:
@@ -238,7 +238,6 @@ class _Schedule:
         self, state: State, *, is_stack: bool = False, over: Axes | None = None
     ) -> PartitionSpec:
         """Returns the manual axes of a value, or of a stack of values."""
-        _, spelled = self.pipeline.mesh.by_axis()
         dims = [self._names(self.pipeline.stages)] if is_stack else []
         if isinstance(state, int):
             dims += [None] * state
@@ -267,7 +266,9 @@ class _Schedule:
         loop = self.pipeline.loop
         root = loop.body.roots[loop.num_carried + loop.num_last + index]
         maker = walks.origin(root)
-        sharding = maker.op.sharding if maker is not None and not maker.op.lowering.regions else None
+        sharding = (
+            maker.op.sharding if maker is not None and not maker.op.lowering.regions else None
+        )
         sizes = self.pipeline.mesh.mesh_axes()
         for dim, of_dim in enumerate(sharding.spec.dims if sharding is not None else ()):
             axes = tuple(axis for axis in of_dim.axes if axis in self.data)
@@ -304,9 +305,7 @@ class _Groups(NamedTuple):
 
 # The tick, what arrives from the stage before, the results of the last layer by micro-batch, the
 # last values, the rows of each y.
-_State = tuple[
-    jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list[jax.Array]
-]
+_State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list[jax.Array]]
 
 
 class _Device:
@@ -402,15 +401,22 @@ class _Device:
         )
         states = schedule.divided.roots
         results = [
-            self._left(out, state) for out, state in zip(outs, states[: loop.num_carried], strict=True)
+            self._left(out, state)
+            for out, state in zip(outs, states[: loop.num_carried], strict=True)
         ]
         results += [
             self._of_last(last, state, root)
             for last, state, root in zip(
-                lasts, states[loop.num_carried : single], roots[loop.num_carried : single], strict=True
+                lasts,
+                states[loop.num_carried : single],
+                roots[loop.num_carried : single],
+                strict=True,
             )
         ]
-        results += [self._summed(y, index, root) for index, (y, root) in enumerate(zip(ys, roots[single:], strict=True))]
+        results += [
+            self._summed(y, index, root)
+            for index, (y, root) in enumerate(zip(ys, roots[single:], strict=True))
+        ]
         return results
 
     # --- a tick -----------------------------------------------------------------------------------
@@ -478,7 +484,10 @@ class _Device:
         lasts = [
             _written(last, root, state, (part,))
             for last, root, state in zip(
-                lasts, roots[loop.num_carried : single], states[loop.num_carried : single], strict=True
+                lasts,
+                roots[loop.num_carried : single],
+                states[loop.num_carried : single],
+                strict=True,
             )
         ]
         ys = [
@@ -486,7 +495,8 @@ class _Device:
             for index, (y, root) in enumerate(zip(ys, roots[single:], strict=True))
         ]
         new = [
-            array.astype(old.dtype) for array, old in zip(roots[: loop.num_carried], carry, strict=True)
+            array.astype(old.dtype)
+            for array, old in zip(roots[: loop.num_carried], carry, strict=True)
         ]
         return new, lasts, ys
 
@@ -514,9 +524,7 @@ class _Device:
         rows = self.schedule.rows
         row = rows.first + (0 if self.loop.reverse else self.loop.iterations - 1)
         has_last = self.stage == row // rows.a_stage
-        array = all_reduce(
-            jnp.where(has_last, last, jnp.zeros_like(last)), "sum", self.stages
-        )
+        array = all_reduce(jnp.where(has_last, last, jnp.zeros_like(last)), "sum", self.stages)
         if state == SUM and self.schedule.data:
             array = all_reduce(array, "sum", self.groups.group(self.schedule.data))
         return self._joined(array, state).astype(root.meta.struct.dtype)

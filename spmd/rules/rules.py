@@ -47,8 +47,8 @@ class Units:
         object.__setattr__(self, "modules", _patterns("units", self.modules))
         if self.micro_batches is not None and (self.stages is None or self.micro_batches < 1):
             raise ValueError(
-                f"ShardingRules: got micro_batches={self.micro_batches!r}; expected a number from 1 "
-                "on, with stages='axis'"
+                f"ShardingRules: got micro_batches={self.micro_batches!r}; expected a number from "
+                "1 on, with stages='axis'"
             )
 
 

@@ -13,8 +13,8 @@ from torch import nn
 import fsdp
 import spmd
 from spmd import P, ShardingRules
-from spmd.core.lower.lower import LoweringError
 from spmd.core import storage_of
+from spmd.core.lower.lower import LoweringError
 
 WIDTH, ROWS = 16, 16
 
@@ -53,9 +53,7 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def staged(
-    model: nn.Module, sizes: tuple[int, ...], rules: Any = (), **options: Any
-) -> nn.Module:
+def staged(model: nn.Module, sizes: tuple[int, ...], rules: Any = (), **options: Any) -> nn.Module:
     mesh = spmd.Mesh(range(8), sizes, ("stage", "fsdp", "tensor")[: len(sizes)])
     table = ShardingRules(rules, units=["layers.*"], stages="stage", **options)
     model = copy.deepcopy(model).to("xla")
@@ -103,9 +101,7 @@ class TestTraining:
         expected = Model(layers).double()
         rules = TENSOR if len(sizes) == 3 else ()
         model = staged(expected, sizes, rules, micro_batches=count)
-        optimizers = [
-            torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, expected)
-        ]
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, expected)]
         for _ in range(3):
             x = torch.randn(ROWS, 8, dtype=torch.float64)
             losses = loss_of(model, x.to("xla")), loss_of(expected, x)
@@ -166,11 +162,9 @@ class TestTraining:
             check(loss_of(model, x.to("xla")), loss_of(expected, x))
 
     def test_mixed_precision(self) -> None:
-        """Narrow weights are gathered, gradients are summed in float32: near those of FSDP alone."""
+        """Narrow weights are gathered, gradients summed in float32: near those of FSDP alone."""
         on_cpu, x = Model(4), torch.randn(ROWS, 8)
-        policy = fsdp.MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16, reduce_dtype=torch.float32
-        )
+        policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         mesh, models = spmd.Mesh(range(8), (4, 2), ("stage", "fsdp")), []
         for stages in ("stage", None):
             models.append(copy.deepcopy(on_cpu).to("xla"))
@@ -239,7 +233,9 @@ class MixesRows(nn.Module):
 class TestRefused:
     def test_layers_that_mix_rows(self) -> None:
         model = staged(Model(4, layer=MixesRows), (4, 2))
-        with pytest.raises(LoweringError, match=r"aten.mean.dim at .*test_stages.*computes along the batch"):
+        with pytest.raises(
+            LoweringError, match=r"aten.mean.dim at .*test_stages.*computes along the batch"
+        ):
             loss_of(model, torch.randn(ROWS, 8).to("xla")).item()
 
     def test_layers_that_differ(self) -> None:
@@ -249,13 +245,13 @@ class TestRefused:
             loss_of(model, torch.randn(ROWS, 8).to("xla")).item()
 
     def test_rules(self) -> None:
-        with pytest.raises(ValueError, match="stages='stage' splits units; name the layers"):
+        with pytest.raises(ValueError, match=r"stages='stage' splits units; name the layers"):
             ShardingRules((), stages="stage")
         with pytest.raises(ValueError, match="micro_batches=4; expected a number from 1 on"):
             ShardingRules((), units=["layers.*"], micro_batches=4)
         mesh = spmd.Mesh(range(8), (8,), ("stages",))
         table = ShardingRules((), units=["layers.*"], stages="stage")
-        with pytest.raises(ValueError, match="'stage' is not in the mesh .axes: stages"):
+        with pytest.raises(ValueError, match=r"'stage' is not in the mesh .axes: stages"):
             table.apply(Model(4), mesh)
 
     def test_in_a_file(self) -> None:
@@ -271,7 +267,7 @@ def test_plans_of_transformers() -> None:
         num_key_value_heads=2, vocab_size=64, distributed_config={"pp_size": 4},
     )  # fmt: skip
     expected = transformers.LlamaForCausalLM(config)
-    with pytest.raises(ValueError, match="pp_size .* name the mesh axis: stages"):
+    with pytest.raises(ValueError, match=r"pp_size .* name the mesh axis: stages"):
         ShardingRules.of(expected, config.distributed_config, tensor=None)
     table = ShardingRules.of(
         expected, config.distributed_config, tensor=None, stages="stage", micro_batches=4
