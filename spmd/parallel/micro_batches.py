@@ -91,9 +91,9 @@ _SUMS_OVER = frozenset({"aten.sum.dim_IntList", "aten.sum"})
 # Linear ops of a value that is a sum over the rows: of each of its summands they are a summand.
 _LINEAR = frozenset({
     "aten._to_copy", "aten.add.Tensor", "aten.alias", "aten.clone", "aten.detach",
-    "aten.div.Scalar", "aten.div.Tensor", "aten.expand", "aten.mul.Scalar", "aten.mul.Tensor", "aten.neg",
-    "aten.permute", "aten.select.int", "aten.slice.Tensor", "aten.sub.Tensor", "aten.sum",
-    "aten.sum.dim_IntList", "aten.t", "aten.transpose.int",
+    "aten.div.Scalar", "aten.div.Tensor", "aten.expand", "aten.mul.Scalar", "aten.mul.Tensor",
+    "aten.neg", "aten.permute", "aten.select.int", "aten.slice.Tensor", "aten.sub.Tensor",
+    "aten.sum", "aten.sum.dim_IntList", "aten.t", "aten.transpose.int",
     *propagation.RESHAPES,
 })  # fmt: skip
 # Values as they are: annotations, and what recomputation waits for (no barrier is in a body).
