@@ -53,13 +53,15 @@ class Divided(NamedTuple):
     """A region with the shapes of one part of the batch, and the states of its inputs and roots.
 
     added: by the index of a root that is a sum over the batch, the index of the input to which it
-    is to be added.
+    is to be added. casts: by the index of an input that the region reads in a narrower dtype alone,
+    its type there: it is to be cast before it is gathered.
     """
 
     region: Region
     inputs: list[State]
     roots: list[State]
     added: dict[int, int]
+    casts: dict[int, Meta]
 
 
 # Row by row, but for torch's tag of pointwise ops.
@@ -331,13 +333,21 @@ def divide(
         shape[state] //= parts
         return dense_meta(shape, meta.dtype)
 
-    inputs = [DeviceData(part_of(data, None), is_abstract=True) for data in body.inputs]
+    casts = _casts(body, rows)
+    metas_of_inputs = [
+        casts[data][0].meta if data in casts else part_of(data, None) for data in body.inputs
+    ]
+    inputs = [DeviceData(meta, is_abstract=True) for meta in metas_of_inputs]
+    cast_nodes = {node for nodes in casts.values() for node in nodes}
     new: dict[Any, Value] = dict(zip(body.inputs, inputs, strict=True))
     nodes: list[Node] = []
     to_input: dict[Any, DeviceData] = {}
     for node in body.nodes:
         operands = [new[walks.value_name(operand)] for operand in node.operands]
         results = walks.results(node)
+        if node in cast_nodes:
+            new[node] = operands[0]
+            continue
         if node.op.name in _SAME and (marked := _marked(node.op, manual)) is None:
             new |= zip(map(walks.value_name, results), operands, strict=False)
             to_input |= {
@@ -375,7 +385,27 @@ def divide(
         list(map(rows.state, body.inputs)),
         [SUM if state == ADDED else state for state in map(rows.state, body.roots)],
         added,
+        {index: casts[data][0].meta for index, data in enumerate(body.inputs) if data in casts},
     )
+
+
+def _casts(body: Region, rows: _Rows) -> dict[DeviceData, list[Node]]:
+    """Returns the casts of each input that is the same for all rows, and is read by casts to one
+    narrower dtype alone."""
+    readers: dict[Any, list[Node]] = {}
+    for node in body.nodes:
+        for operand in node.operands:
+            readers.setdefault(walks.value_name(operand), []).append(node)
+    casts: dict[DeviceData, list[Node]] = {}
+    for data in body.inputs:
+        nodes = readers.get(data, [])
+        dtypes = {node.meta.dtype for node in nodes if node.op.name == "aten._to_copy"}
+        is_cast = len(dtypes) == 1 and all(node.op.name == "aten._to_copy" for node in nodes)
+        if is_cast and rows.state(data) is None and data not in body.roots:
+            (dtype,) = dtypes
+            is_narrower = dtype.is_floating_point and dtype.itemsize < data.meta.dtype.itemsize
+            casts |= {data: nodes} if is_narrower else {}
+    return casts
 
 
 def _parts_of_sum(node: Node, rows: _Rows, new: dict[Any, Value]) -> tuple[Value, DeviceData]:

@@ -27,6 +27,8 @@ from ..core.extend import (
     OpSpec,
     Region,
     Value,
+    constrain,
+    floats,
     loop_counter,
     lowering,
     partitioning,
@@ -162,7 +164,8 @@ class _Schedule:
         mesh, spelled = self.pipeline.mesh.by_axis()
         inputs = self.divided.inputs
         num_before = loop.num_before_xs
-        xs = [self.rows.aligned(x, loop.iterations) for x in trace.xs]
+        stacks = [self.rows.aligned(x, loop.iterations) for x in trace.xs]
+        xs = [self._narrowed(index, stack) for index, stack in enumerate(stacks)]
         tables = [self._table(table) for table in trace.tables]
         arrays = [*trace.constants, *trace.carry]
         in_specs = [self._spec(state) for state in inputs[:num_before]]
@@ -196,10 +199,20 @@ class _Schedule:
         ys: list[Any] = []
         for index, stack in enumerate(results[single:]):
             if single + index in self.divided.added:
-                x = xs[self.divided.added[single + index] - num_before]
+                x = stacks[self.divided.added[single + index] - num_before]
                 stack = stack + x.astype(stack.dtype)
             ys += trace.results(index, self._stack_of(index, stack), carry)
         return (*carry, *results[loop.num_carried : single], *ys)
+
+    def _narrowed(self, index: int, stack: jax.Array) -> jax.Array:
+        """Returns the stack of an x, in the dtype that the layers read, sharded as it was: so it is
+        gathered."""
+        first_x = self.pipeline.loop.num_before_xs
+        meta = self.divided.casts.get(first_x + index)
+        if meta is None:
+            return stack
+        layout, narrow = self.trace.layouts[first_x + index], floats.cast(stack, meta.struct.dtype)
+        return narrow if layout is None else constrain.constrain(narrow, layout.behind_rows())
 
     def _table(self, table: jax.Array) -> jax.Array:
         """Returns scalar arguments by row of the stacks."""

@@ -3,6 +3,7 @@ where a layer's state lies."""
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,6 +196,34 @@ class TestState:
                 assert store is not None and store.sharding.spec.stack == ("stage",)
                 (first, *_) = store.buffer.addressable_shards
                 assert first.data.shape[0] == store.buffer.shape[0] // 4
+
+    @pytest.mark.parametrize("sizes", [(2, 4), (8, 1), None])
+    def test_resumed_elsewhere(self, sizes: tuple[int, int] | None, tmp_path: Path) -> None:
+        """A step saved on four stages goes on on another number of stages, and on none."""
+        on_cpu, batches = Model(8).double(), torch.randn(3, ROWS, 8, dtype=torch.float64)
+
+        def train(model: nn.Module, optimizer: torch.optim.Optimizer, count: slice) -> float:
+            for x in batches[count]:
+                loss = loss_of(model, x.to("xla"))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return loss.item()
+
+        model = staged(on_cpu, (4, 2))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        train(model, optimizer, slice(2))
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        spmd.CheckpointManager(tmp_path).save(2, state)
+        expected = train(model, optimizer, slice(2, 3))
+
+        other = on_cpu.to("xla") if sizes is None else staged(Model(8).double(), sizes)
+        other_optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2)
+        train(other, other_optimizer, slice(1))  # makes the state that is restored
+        state = {"model": other.state_dict(), "optimizer": other_optimizer.state_dict()}
+        spmd.CheckpointManager(tmp_path).restore(state)
+        other_optimizer.load_state_dict(state["optimizer"])
+        assert train(other, other_optimizer, slice(2, 3)) == pytest.approx(expected, rel=1e-12)
 
     def test_a_mark_keeps_the_stage(self) -> None:
         model = staged(Model(4), (4, 2))
