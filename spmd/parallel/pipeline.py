@@ -70,7 +70,7 @@ class Pipeline(Lowering):
             batch = operands[self.loop.num_constants]
             of_batch = partitioning.axes_of_dims((batch, 0))
             known = of_batch[1][0] if of_batch is not None else ()
-            return _Schedule.of(self, trace, known).lowered()
+            results = _Schedule.of(self, trace, known).lowered()
         except NotDividedError as error:
             node = error.node
             blamed = "they" if node is None else f"{node.op.name} at {user_lines.node_line(node)}"
@@ -80,6 +80,13 @@ class Pipeline(Lowering):
                 "of the batch by itself, or shard their weights over another axis",
                 node,
             ) from error
+        if of_batch is None or not known:
+            return results
+        # In the order of axes that the batch has: else the partitioner may reorder what is read of
+        # the result, all logits say.
+        num_carried = self.loop.num_carried
+        carry = [partitioning.placed(x, of_batch[0], known) for x in results[:num_carried]]
+        return (*carry, *results[num_carried:])
 
 
 stack_rows.TAKE_ROWS.add(Pipeline)
@@ -182,6 +189,7 @@ class _Schedule:
             with (
                 held(topology.program, manual_axes=frozenset(names)),
                 rules.sharded.call((), ()),  # nothing is known of the values of a shard
+                rules.sharded.tracing(self._facts(mesh, names)),
                 lowering.unreported(),
             ):
                 return tuple(_Device(self, groups, operands).run())
@@ -203,6 +211,13 @@ class _Schedule:
                 stack = stack + x.astype(stack.dtype)
             ys += trace.results(index, self._stack_of(index, stack), carry)
         return (*carry, *results[loop.num_carried : single], *ys)
+
+    @staticmethod
+    def _facts(mesh: Any, names: set[str]) -> Any:
+        """Returns the facts on what a device computes: alone, where all axes are manual."""
+        facts = rules.sharded.facts()
+        is_alone = all(mesh.shape[name] == 1 for name in mesh.axis_names if name not in names)
+        return facts._replace(mesh=None, num_devices=1) if is_alone else facts
 
     def _narrowed(self, index: int, stack: jax.Array) -> jax.Array:
         """Returns the stack of an x, in the dtype that the layers read, sharded as it was: so it is
