@@ -69,7 +69,16 @@ class Pipeline(Lowering):
                 raise NotDividedError(None, "pass nothing from layer to layer")
             batch = operands[self.loop.num_constants]
             of_batch = partitioning.axes_of_dims((batch, 0))
-            known = of_batch[1][0] if of_batch is not None else ()
+            mesh, (known, *_) = of_batch or (None, [()])
+
+            def in_order(carry: Sequence[jax.Array]) -> list[jax.Array]:
+                """Returns a carry in the order of axes that the batch has: else the partitioner may
+                reorder what it is made of, or what is made of it, all logits say."""
+                if not known or mesh is None:
+                    return list(carry)
+                return [partitioning.placed(x, mesh, known) for x in carry]
+
+            trace.carry = in_order(trace.carry)
             results = _Schedule.of(self, trace, known).lowered()
         except NotDividedError as error:
             node = error.node
@@ -80,13 +89,8 @@ class Pipeline(Lowering):
                 "of the batch by itself, or shard their weights over another axis",
                 node,
             ) from error
-        if of_batch is None or not known:
-            return results
-        # In the order of axes that the batch has: else the partitioner may reorder what is read of
-        # the result, all logits say.
         num_carried = self.loop.num_carried
-        carry = [partitioning.placed(x, of_batch[0], known) for x in results[:num_carried]]
-        return (*carry, *results[num_carried:])
+        return (*in_order(results[:num_carried]), *results[num_carried:])
 
 
 stack_rows.TAKE_ROWS.add(Pipeline)
