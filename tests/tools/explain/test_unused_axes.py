@@ -59,9 +59,8 @@ class TestFindings:
     def test_a_stack_of_stages(self, mesh: spmd.Mesh) -> None:
         def step(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
             weights = spmd.mark_sharding(weights.to("xla"), mesh, P("other", None, None))
-            return spmd.scan(
-                lambda carry, weight: ((carry @ weight).tanh(), ()), x.to("xla"), weights
-            )[0]
+            x = x.to("xla")  # with a carry the layers would be the stages of a pipeline
+            return spmd.scan(lambda carry, weight: ((), (x @ weight).tanh()), (), weights)[1]
 
         plan = spmd.plan(
             step, torch.empty(8, 64, device="meta"), torch.empty(8, 64, 64, device="meta")
@@ -132,9 +131,8 @@ class TestWords:
     def test_the_mark_is_not_to_be_undone(self, mesh: spmd.Mesh, check: bool) -> None:
         def step(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
             weights = spmd.mark_sharding(weights.to("xla"), mesh, P("other", None, None))
-            return spmd.scan(
-                lambda carry, weight: ((carry @ weight).tanh(), ()), x.to("xla"), weights
-            )[0]
+            x = x.to("xla")
+            return spmd.scan(lambda carry, weight: ((), (x @ weight).tanh()), (), weights)[1]
 
         shapes = (8, 1024), (8, 1024, 1024)
         plan = spmd.plan(

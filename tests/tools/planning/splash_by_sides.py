@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # runs without bei
 import spmd
 from recipes.benchmarks import scale
 from spmd.ops.kernels import splash as ours
+from spmd.ops.kernels.flash import Masking
+from spmd.ops.kernels.mask_blocks import causal
 
 TARGET = "v5e:2x2"
 HEADS, LENGTH, WIDTH = 8, 4096, 128
@@ -34,7 +36,8 @@ KINDS = {
 
 def attention(kind: str, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """The kernel in the block sizes of the library's own call of it (batch 1)."""
-    case = ours._Case.of(query[None], key[None], value[None], kind == "causal", WIDTH**-0.5, 1)
+    masking = Masking(causal(LENGTH, LENGTH) if kind == "causal" else None)
+    case = ours._Case.of(query[None], key[None], value[None], masking, WIDTH**-0.5)
     (rows, columns), wide = case.block, case.joined_columns
     sizes = splash.BlockSizes(
         block_q=rows,
