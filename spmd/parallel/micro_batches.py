@@ -371,7 +371,8 @@ def divide(
         if op.draws and isinstance(dim := rows.state(results[0]), int) and _name(node) in _DRAWS:
             count = results[0].meta.shape[dim]
             op = replace(op, lowering=DrawOfPart(op.lowering, dim, count, parts))
-        copy = Node(op, tuple(operands), node.numbers, node.code, node.instruction, node.sequence)
+        copy = node.with_operands(operands)
+        copy.op = op
         nodes.append(copy)
         new |= zip(map(walks.value_name, results), walks.results(copy), strict=True)
     roots = [new[walks.value_name(root)] for root in body.roots]

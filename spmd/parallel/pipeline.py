@@ -41,6 +41,8 @@ from ..loops.shard_collectives import Group, all_reduce, permute, reduce_scatter
 from .micro_batches import SUM, Divided, NotDividedError, State, divide
 
 Axes = tuple[str, ...]
+# Between a gradient's sum over the batch and the root of a layer.
+_PASSED_ON = frozenset({"mark_sharding", "aten._to_copy", "aten.view"})
 # Without a count of the user's, so many micro-batches a stage: a fifth of the ticks are bubbles.
 _PER_STAGE = 4
 
@@ -292,11 +294,21 @@ class _Schedule:
         loop = self.pipeline.loop
         return self.divided.roots[loop.num_carried + loop.num_last + index]
 
+    def annotated(self, index: int) -> Value:
+        """Returns the value of a y as the body annotates it, before the casts behind the
+        annotation: devices exchange it in this dtype."""
+        loop = self.pipeline.loop
+        root = value = loop.body.roots[loop.num_carried + loop.num_last + index]
+        while (maker := walks.origin(value)) is not None and maker.op.name in _PASSED_ON:
+            if maker.op.name == "mark_sharding":
+                return value
+            value = maker.operands[0]
+        return root
+
     def scatter_of(self, index: int) -> tuple[int, Axes]:
         """Returns the dim along which a sum over the batch is scattered over data axes, and these
         axes, as its annotation requests; none without one."""
-        loop = self.pipeline.loop
-        root = loop.body.roots[loop.num_carried + loop.num_last + index]
+        root = self.annotated(index)
         maker = walks.origin(root)
         sharding = (
             maker.op.sharding if maker is not None and not maker.op.lowering.regions else None
@@ -567,6 +579,8 @@ class _Device:
         if state != SUM:
             return self._joined(y, state, behind=1)
         dim, axes = self.schedule.scatter_of(index)
+        if data:
+            y = y.astype(self.schedule.annotated(index).meta.struct.dtype)
         if axes:
             y = reduce_scatter(y, dim + 1, self.groups.group(axes))
         left = tuple(axis for axis in data if axis not in axes)

@@ -1,6 +1,7 @@
 """Application of sharding rules to a module: annotations now or on arrival, hooks on activations,
 FSDP's units."""
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -122,6 +123,16 @@ def _stage(rules: Table, mesh: Mesh) -> tuple[str, ...]:
     return (units.stages,)
 
 
+def _of_root(rules: Table, tensor: torch.Tensor, mesh: Mesh) -> PartitionSpec | None:
+    """The spec of a matrix outside of the layers of a pipeline, such as an embedding's: over stages
+    and the axis of FSDP, as the batch is there; None where they do not divide it."""
+    sizes, axes = mesh.shape(), (rules.units.stages, rules.units.shard_axis)
+    if tensor.dim() < 2 or axes[1] not in sizes:
+        return None
+    is_even = tensor.shape[0] % math.prod(sizes[axis] for axis in axes) == 0
+    return PartitionSpec(axes, *[None] * (tensor.dim() - 1)) if is_even else None
+
+
 def _is_in_unit(rules: Table, path: str) -> bool:
     """True for the path of a unit, and of what is in it."""
     parts = path.split(".")
@@ -187,7 +198,9 @@ def _specs(
         if rule_spec is None and stages and isinstance(tensor, nn.Parameter):
             # every parameter of a layer lies on the layer's stage
             in_layer = _is_in_unit(rules, path.rpartition(".")[0])
-            rule_spec = PartitionSpec(*[None] * tensor.dim()) if in_layer else None
+            rule_spec = (
+                PartitionSpec(*[None] * tensor.dim()) if in_layer else _of_root(rules, tensor, mesh)
+            )
         if rule_spec is None:
             continue
         spec = fitted(

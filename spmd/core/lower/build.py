@@ -106,9 +106,8 @@ def _stack(
     if Stacked.of(values_of_rows) is not None:
         return
     sharding, shape = shardings[inputs[0]], inputs[0].meta.shape
-    stack = joined(values_of_rows)
-    if sharding.padded_shape(shape) == shape:
-        stack = constrain(stack, sharding.behind_rows())
+    rows, is_even = joined(values_of_rows), sharding.padded_shape(shape) == shape
+    stack = constrain(rows, sharding.behind_rows()) if is_even else rows
     for row, (device_data, value) in enumerate(zip(inputs, values_of_rows, strict=True)):
         values[device_data] = (
             StackRow(stack, row, value.plain if isinstance(value, StackRow) else value),
