@@ -191,16 +191,16 @@ def _specs(
     first: dict[int, tuple[str, PartitionSpec]] = {}
     specs: dict[str, PartitionSpec] = {}
     stages = rules.units is not None and rules.units.stages
+    outside: tuple[tuple[str, nn.Parameter], ...] = ()
     for path, tensor in _tensors_of(model):
         pattern, rule_spec = next(
             ((pattern, spec) for pattern, spec in table if matches(pattern, path)), ("", None)
         )
         if rule_spec is None and stages and isinstance(tensor, nn.Parameter):
-            # every parameter of a layer lies on the layer's stage
             in_layer = _is_in_unit(rules, path.rpartition(".")[0])
-            rule_spec = (
-                PartitionSpec(*[None] * tensor.dim()) if in_layer else _of_root(rules, tensor, mesh)
-            )
+            # every parameter of a layer lies on the layer's stage
+            rule_spec = PartitionSpec(*[None] * tensor.dim()) if in_layer else None
+            outside += () if in_layer else ((path, tensor),)
         if rule_spec is None:
             continue
         spec = fitted(
@@ -216,7 +216,11 @@ def _specs(
                 f"shards as {first_spec!r} and another as {spec!r}; give both the same spec"
             )
         specs[path], applied.tensors[path] = spec, pattern
-    return specs
+    # A tied tensor keeps the rule of another of its names.
+    of_root = {
+        path: _of_root(rules, tensor, mesh) for path, tensor in outside if id(tensor) not in first
+    }
+    return specs | {path: spec for path, spec in of_root.items() if spec is not None}
 
 
 def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, label: str) -> PartitionSpec:
