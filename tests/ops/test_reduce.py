@@ -70,7 +70,8 @@ class TestReductions:
         """A scan of what was flipped along its dim alone is one from the end."""
         batch = Batch()
         x = distinct(2, 3, 2, dtype=dtype)
-        for name in ("cumsum", "cumprod", "logcumsumexp"):
+        # the CPU has no logcumsumexp of integers
+        for name in ("cumsum", "cumprod", *(["logcumsumexp"] if dtype.is_floating_point else [])):
             scan = getattr(torch, name)
             batch.case(f"{name} and back", lambda x, f=scan: f(x.flip(1), 1).flip(1), x)
             batch.case(f"{name} of two", lambda x, f=scan: f(x.flip(0, 1), 1), x)
@@ -83,7 +84,7 @@ class TestReductions:
 def test_the_gradient_of_a_sum_reverses_nothing():
     x = torch.randn(4, 6).to("xla").requires_grad_()
     (grad,) = torch.autograd.grad((x.cumsum(1) * torch.arange(6.0).to("xla")).sum(), x)
-    assert "reverse" not in spmd.get_hlo([grad])
+    assert " reverse(" not in spmd.get_hlo([grad])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
