@@ -294,30 +294,26 @@ class _Schedule:
         loop = self.pipeline.loop
         return self.divided.roots[loop.num_carried + loop.num_last + index]
 
-    def annotated(self, index: int) -> Value:
-        """Returns the value of a y as the body annotates it, before the casts behind the
-        annotation: devices exchange it in this dtype."""
-        loop = self.pipeline.loop
-        root = value = loop.body.roots[loop.num_carried + loop.num_last + index]
+    def exchanged(self, index: int) -> tuple[Sharding | None, Any]:
+        """Returns the sharding that the body requests of a y, and the dtype in which it is made,
+        before any cast: devices exchange its sum in this one."""
+        loop, sharding = self.pipeline.loop, None
+        value = loop.body.roots[loop.num_carried + loop.num_last + index]
         while (maker := walks.origin(value)) is not None and maker.op.name in _PASSED_ON:
-            if maker.op.name == "mark_sharding":
-                return value
+            sharding = sharding or maker.op.sharding
             value = maker.operands[0]
-        return root
+        return sharding, value.meta.struct.dtype
 
     def scatter_of(self, index: int) -> tuple[int, Axes]:
         """Returns the dim along which a sum over the batch is scattered over data axes, and these
         axes, as its annotation requests; none without one."""
-        root = self.annotated(index)
-        maker = walks.origin(root)
-        sharding = (
-            maker.op.sharding if maker is not None and not maker.op.lowering.regions else None
-        )
-        sizes = self.pipeline.mesh.mesh_axes()
+        (sharding, _), sizes = self.exchanged(index), self.pipeline.mesh.mesh_axes()
+        loop = self.pipeline.loop
+        shape = loop.body.roots[loop.num_carried + loop.num_last + index].meta.shape
         for dim, of_dim in enumerate(sharding.spec.dims if sharding is not None else ()):
             axes = tuple(axis for axis in of_dim.axes if axis in self.data)
             shards = math.prod(sizes[axis] for axis in axes)
-            if axes and axes == of_dim.axes and not root.meta.shape[dim] % shards:
+            if axes and axes == of_dim.axes and not shape[dim] % shards:
                 return dim, axes
         return 0, ()
 
@@ -580,7 +576,7 @@ class _Device:
             return self._joined(y, state, behind=1)
         dim, axes = self.schedule.scatter_of(index)
         if data:
-            y = y.astype(self.schedule.annotated(index).meta.struct.dtype)
+            y = y.astype(self.schedule.exchanged(index)[1])
         if axes:
             y = reduce_scatter(y, dim + 1, self.groups.group(axes))
         left = tuple(axis for axis in data if axis not in axes)

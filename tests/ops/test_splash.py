@@ -151,7 +151,7 @@ class TestComputed:
     )
     def test_blocks_of_the_mask(self, lengths: tuple[int, int], is_causal: bool) -> None:
         of_case = causal(*lengths) if is_causal else None
-        case = splash._Case(2, lengths, ((0, 0),), of_case, None, 1.0, False, True, 1)
+        case = splash._Case(2, lengths, ((0, 0),), of_case, None, 1.0, False, True, 1, 0)
         rows, columns = np.arange(lengths[0])[:, None], np.arange(lengths[1])
         mask = (rows >= columns) | (not is_causal)
         height, forward_width = case.block
@@ -437,7 +437,7 @@ class TestMasks:
     def test_a_window_computes_its_blocks(self) -> None:
         """Of 64 blocks a head those of a window, in both directions."""
         mask = by_mask(lambda row, column: (column <= row) & (row - column < 512), 4096, 4096)
-        case = splash._Case(2, (4096, 4096), ((0, 0),), mask, None, 1.0, False, True, 1)
+        case = splash._Case(2, (4096, 4096), ((0, 0),), mask, None, 1.0, False, True, 1, 0)
         kernel = case.kernel(jnp.int32(0))
         assert np.count_nonzero(kernel.fwd_mask_info.block_mask) == 15
         assert kernel.fwd_mask_info.block_mask.shape == (1, 8, 2)
