@@ -37,7 +37,7 @@ def __getattr__(name: str) -> object:
     if name == "__all__":
         return [name for name in __dir__() if not name.startswith("_")]
     if name not in _OF_SPMD:
-        raise AttributeError(
-            f"module 'fsdp' has no attribute {name!r}", name=name, obj=sys.modules["fsdp"]
-        )
+        from spmd.packages import missing
+
+        raise missing("fsdp", name, sys._getframe(1))
     return getattr(spmd, name)

@@ -12,7 +12,7 @@ import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from .core import patch_when_imported, points, processes, variables
@@ -228,14 +228,22 @@ def __dir__() -> list[str]:
     return sorted({"checkpoint_policies", "manual", "metrics", *names, *_modules})
 
 
+def missing(module: str, name: str, frame: FrameType) -> Exception:
+    """The error of a name that a module of this library lacks, read in a frame."""
+    if is_here("names"):
+        others = importlib.import_module("spmd.names.others")
+        error: Exception = others.missing(module, name, frame)
+        return error
+    text = f"module {module!r} has no attribute {name!r}"
+    return AttributeError(text, name=name, obj=sys.modules[module])
+
+
 def __getattr__(name: str) -> Any:
     if name == "__all__":  # `from spmd import *` takes these names, too
         return [name for name in __dir__() if not name.startswith("_")]
     module = _modules.get(name)
     if module is None:
-        raise AttributeError(
-            f"module 'spmd' has no attribute {name!r}", name=name, obj=sys.modules["spmd"]
-        )
+        raise missing("spmd", name, sys._getframe(1))
     if not is_here(module):
         raise ImportError(
             f"spmd.{name} is of the package spmd.{module.partition('.')[0]}, which is not installed"
