@@ -16,6 +16,7 @@ from .graph_constants import constant_of_graphs
 from .hints import did_you_mean, listed
 from .partition_spec import Axis, PartitionSpec
 from .placements import are_placements, spec_of
+from .rented import target_of
 
 # the meshes of `with mesh:`
 ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())
@@ -84,6 +85,7 @@ class Mesh:
         *,
         target: str | None = None,
     ):
+        target = target_of(target, "Mesh")
         shape = _axis_sizes(device_ids, mesh_shape)
         ids = _device_ids(device_ids)
         if isinstance(axis_names, str):
