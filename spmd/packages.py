@@ -12,10 +12,11 @@ import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from .core import patch_when_imported, points, processes, variables
+from .missing import missing
 
 
 class Aliases:
@@ -226,16 +227,6 @@ def __dir__() -> list[str]:
         if not isinstance(value, ModuleType)
     )
     return sorted({"checkpoint_policies", "manual", "metrics", *names, *_modules})
-
-
-def missing(module: str, name: str, frame: FrameType) -> Exception:
-    """The error of a name that a module of this library lacks, read in a frame."""
-    if is_here("names"):
-        others = importlib.import_module("spmd.names.others")
-        error: Exception = others.missing(module, name, frame)
-        return error
-    text = f"module {module!r} has no attribute {name!r}"
-    return AttributeError(text, name=name, obj=sys.modules[module])
 
 
 def __getattr__(name: str) -> Any:

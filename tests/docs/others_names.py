@@ -1,4 +1,4 @@
-"""Writes spmd/names/others/names.tsv: what to write for a name of another library, from the first
+"""Writes spmd/missing.tsv: what to write for a name of another library, from the first
 tables of the pages for its users.
 
 python tests/docs/others_names.py            writes the table
@@ -16,7 +16,7 @@ import fsdp
 import spmd
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "spmd/names/others/names.tsv"
+TABLE = ROOT / "spmd/missing.tsv"
 # By page: whose names it has, and where "the same" name is.
 PAGES = {
     "from-jax": ("JAX", {"spmd": spmd}),
@@ -36,8 +36,14 @@ def document() -> str:
         for name in _names(span)
         if name and name not in dir(spmd) and (answer := _answer(name, span, here, notes, page))
     )
+    modules = {"spmd": dir(spmd), "fsdp": dir(fsdp)}
+    for name in {*modules["spmd"]} ^ {*modules["fsdp"]}:
+        owner = next(owner for owner, names in modules.items() if name in names)
+        rows[name, False, f"it is {owner}.{name}"] = None
     return "".join(
-        f"{name}\t{answer}\n" for name, _, answer in sorted(rows, key=lambda row: row[:2])
+        f"{name}\t{answer}\n"
+        for name, _, answer in sorted(rows, key=lambda row: (*row[:2], not row[2].startswith("it")))
+        if name[0] != "_"
     )
 
 
