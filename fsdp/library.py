@@ -14,6 +14,8 @@ if not hasattr(spmd, "mark_sharding"):
         "hides it. Rename that folder or file: Python searches the script's own folder first."
     )
 
+from spmd.missing import missing  # after the check
+
 # Taken here, after the check.
 Mesh = spmd.Mesh
 PartitionSpec = spmd.PartitionSpec
@@ -37,7 +39,5 @@ def __getattr__(name: str) -> object:
     if name == "__all__":
         return [name for name in __dir__() if not name.startswith("_")]
     if name not in _OF_SPMD:
-        raise AttributeError(
-            f"module 'fsdp' has no attribute {name!r}", name=name, obj=sys.modules["fsdp"]
-        )
+        raise missing("fsdp", name, sys._getframe(1))
     return getattr(spmd, name)

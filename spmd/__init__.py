@@ -39,6 +39,7 @@ from .tensors.annotate import get_sharding as get_sharding
 from .tensors.annotate import mark_sharding as mark_sharding
 from .tensors.annotate import reshard as reshard
 from .tensors.annotate import shard_as as shard_as
+from .tensors.annotate import with_sharding_constraint as with_sharding_constraint
 from .tensors.closures import on_sync as on_sync
 from .tensors.launch import from_process_local as from_process_local
 from .tensors.launch import full_state_dict as full_state_dict

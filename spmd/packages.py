@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from .core import patch_when_imported, points, processes, variables
+from .missing import missing
 
 
 class Aliases:
@@ -233,9 +234,7 @@ def __getattr__(name: str) -> Any:
         return [name for name in __dir__() if not name.startswith("_")]
     module = _modules.get(name)
     if module is None:
-        raise AttributeError(
-            f"module 'spmd' has no attribute {name!r}", name=name, obj=sys.modules["spmd"]
-        )
+        raise missing("spmd", name, sys._getframe(1))
     if not is_here(module):
         raise ImportError(
             f"spmd.{name} is of the package spmd.{module.partition('.')[0]}, which is not installed"

@@ -45,8 +45,9 @@ TOPICS = (
         "sharding seeing guide",
         {
             "spmd": (
-                "Mesh PartitionSpec P mark_sharding simulate reshard shard_as clear_sharding "
-                "use_sharding get_sharding inspect show_sharding residence Sharding HybridMesh"
+                "Mesh PartitionSpec P mark_sharding simulate reshard with_sharding_constraint "
+                "shard_as clear_sharding use_sharding get_sharding inspect show_sharding residence "
+                "Sharding HybridMesh"
             )
         },
     ),

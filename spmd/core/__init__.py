@@ -31,7 +31,6 @@ from .graph.errors import AbstractError as AbstractError
 from .graph.graph import DeviceData as DeviceData
 from .graph.meta import Meta as Meta
 from .graph.meta import dense_meta as dense_meta
-from .graph.source import at_user_line as at_user_line
 from .graph.source import ends_at_user_line as ends_at_user_line
 from .graph.source import user_frame as user_frame
 from .graph.source import user_line as user_line

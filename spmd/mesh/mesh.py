@@ -15,7 +15,8 @@ from . import sharding_text
 from .graph_constants import constant_of_graphs
 from .hints import did_you_mean, listed
 from .partition_spec import Axis, PartitionSpec
-from .placements import are_placements, spec_of
+from .placements import Placement, are_placements, spec_of
+from .rented import target_of
 
 # the meshes of `with mesh:`
 ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())
@@ -84,6 +85,7 @@ class Mesh:
         *,
         target: str | None = None,
     ):
+        target = target_of(target, "Mesh")
         shape = _axis_sizes(device_ids, mesh_shape)
         ids = _device_ids(device_ids)
         if isinstance(axis_names, str):
@@ -242,8 +244,12 @@ class Mesh:
             spec = partition_spec
         elif isinstance(partition_spec, str) and partition_spec.lstrip().startswith("{"):
             return self._of_text(partition_spec, rank, caller)
-        elif are_placements(partition_spec):
-            spec = spec_of(partition_spec, rank, self.axis_names, self.mesh_shape, caller)
+        elif isinstance(partition_spec, Placement) or are_placements(partition_spec):
+            # one alone is that of a mesh with one axis
+            placements = (
+                [partition_spec] if isinstance(partition_spec, Placement) else partition_spec
+            )
+            spec = spec_of(placements, rank, self.axis_names, self.mesh_shape, caller)
         else:
             spec = _spec(partition_spec, rank, caller, self.axis_names)
         sharding = self._shardings.get((spec, rank))
@@ -389,6 +395,10 @@ def _axis_sizes(device_ids: Any, mesh_shape: Any) -> tuple[int, ...]:
     )
     if sizes is not None and all(isinstance(size, (int, np.integer)) for size in sizes):
         return tuple(map(int, sizes))
+    if (
+        mesh_shape is None and np.ndim(device_ids) > 1
+    ):  # a grid of ids, as `jax.sharding.Mesh` takes
+        return np.shape(device_ids)
     if isinstance(device_ids, Mapping):  # sizes by name
         device_ids, sizes = tuple(device_ids.values()), tuple(device_ids)
     if mesh_shape is None or (sizes is not None and all(isinstance(name, str) for name in sizes)):

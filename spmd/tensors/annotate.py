@@ -287,15 +287,33 @@ def reshard(
     """
     target = on_device(tensor, "reshard")
     sharding = constraints.effective_sharding(target)
-    if mesh is None and isinstance(partition_spec, Sharding):
-        layout = layout_of(partition_spec, None, tensor.dim(), "reshard", memory_kind)
-    else:
-        target_mesh = _mesh_of(sharding) if mesh is None else mesh
-        layout = layout_of(target_mesh, partition_spec, tensor.dim(), "reshard", memory_kind)
+    layout = _layout(target, partition_spec, mesh, "reshard", memory_kind)
     back = annotations.current_sharding(target) if gradient else None
     if back is None and sharding is not None and sharding.devices != layout.devices:
         back = sharding.replicated()
     return _Reshard.apply(target, layout, back)
+
+
+@ends_at_user_line
+def with_sharding_constraint(
+    tensor: torch.Tensor, partition_spec: Any, mesh: Any = None
+) -> torch.Tensor:
+    """Returns a new tensor of the same value with a sharding, which the gradient that arrives at it
+    gets, too. Differentiable.
+
+    Args: as of `reshard`. Raises as `reshard` does. Source: `jax.lax.with_sharding_constraint`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
+    >>> x = torch.ones(8, 4, device="xla")
+    >>> with mesh:
+    ...     y = spmd.with_sharding_constraint(x * 2, spmd.P("data", None))
+    >>> spmd.get_sharding(y).partition_spec(2)
+    ('data', None)
+    """
+    target = on_device(tensor, "with_sharding_constraint")
+    layout = _layout(target, partition_spec, mesh, "with_sharding_constraint")
+    return _Reshard.apply(target, layout, layout)
 
 
 def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
@@ -316,14 +334,26 @@ def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
     return mark(tensor, layout)
 
 
-def _mesh_of(sharding: Sharding | None) -> Mesh:
+def _layout(
+    tensor: XlaTensor, spec: Any, mesh: Any, function: str, memory_kind: str | None = None
+) -> Sharding:
+    """The sharding of a result: on a mesh, on that of the tensor, or on the global one."""
+    if mesh is None and isinstance(spec, Sharding):
+        return layout_of(spec, None, tensor.dim(), function, memory_kind)
+    target_mesh = (
+        _mesh_of(constraints.effective_sharding(tensor), function) if mesh is None else mesh
+    )
+    return layout_of(target_mesh, spec, tensor.dim(), function, memory_kind)
+
+
+def _mesh_of(sharding: Sharding | None, function: str) -> Mesh:
     if sharding is None:
         mesh = get_global_mesh()
         if mesh is not None:
             return mesh
         raise ValueError(
-            "reshard: neither the tensor nor its operands are on a mesh yet; pass one, as in "
-            "reshard(tensor, spec, mesh)"
+            f"{function}: neither the tensor nor its operands are on a mesh yet; pass one, as in "
+            f"{function}(tensor, spec, mesh)"
         )
     return Mesh(
         sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import torch
 
-from ..core import XlaTensor, annotations, at_user_line, hardware, storage_of, syncs, topology
+from ..core import XlaTensor, annotations, ends_at_user_line, hardware, storage_of, syncs, topology
 from ..core import seed as seeds
 from . import closures
 from .annotate import on_device
@@ -127,6 +127,7 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
     ]
 
 
+@ends_at_user_line
 def sync(wait: bool = False) -> None:
     """Runs the ops that this thread has recorded since the last sync, as one program, and returns
     while it runs.
@@ -144,11 +145,9 @@ def sync(wait: bool = False) -> None:
     >>> spmd.sync()
     """
     if not isinstance(wait, bool):
-        raise at_user_line(
-            TypeError(
-                f"sync: expected wait to be True or False, got {type(wait).__name__}; write "
-                "spmd.sync(): it runs all"
-            )
+        raise TypeError(
+            f"sync: expected wait to be True or False, got {type(wait).__name__}; write "
+            "spmd.sync(): it runs all"
         )
     syncs.sync(wait=wait)
     if closures.waiting or closures.running:

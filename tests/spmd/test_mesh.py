@@ -11,6 +11,7 @@ import torch
 
 import spmd
 from spmd import Mesh, P
+from spmd.dtensor import Shard
 
 
 class TestDeviceIds:
@@ -282,3 +283,18 @@ class TestSpecErrors:
         first, text, carets = self.error(("model", 1), 2).split("\n")
         assert "is used twice" in first
         assert text[carets.index("^") : carets.rindex("^") + 1] in ("1", "'model'")
+
+
+def test_a_grid_of_ids_has_its_shape() -> None:
+    """As `jax.sharding.Mesh(devices, axis_names)`."""
+    mesh = Mesh(np.arange(8).reshape(2, 4), axis_names=("data", "model"))
+    assert mesh == Mesh(range(8), (2, 4), ("data", "model"))
+
+
+def test_one_placement() -> None:
+    """A placement alone is that of a mesh with one axis; of two it is one too few."""
+    x = torch.ones(8, 8, device="xla")
+    spmd.mark_sharding(x, Mesh(range(8), (8,), ("data",)), Shard(1))
+    assert spmd.get_sharding(x).partition_spec(2) == (None, "data")
+    with pytest.raises(ValueError, match="placement"):
+        spmd.mark_sharding(x, Mesh(range(8), (2, 4), ("data", "model")), Shard(0))

@@ -1,6 +1,7 @@
 """The place of an array: meshes over devices that are not here, tensors without data, memories."""
 
 import importlib.util
+import math
 import os
 import pickle
 from functools import partial
@@ -27,6 +28,8 @@ from spmd.core.run import executables
 from spmd.core.run.executables import graph_of
 from spmd.core.run.execute import roots_of
 from spmd.core.run.schedule import meshes_met
+from spmd.mesh import rented
+from spmd.mesh.rented import target_of
 
 TARGET = "cpu:64"
 
@@ -240,3 +243,61 @@ class TestBesideWhatRuns:
         assert x.tolist() == [2.0] * 4
         with pytest.raises(AbstractError, match="its devices are not here"):
             model.weight.sum().item()
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("v5litepod-8", "v5e:2x4"),
+        ("V5P-256", "v5p:4x4x8"),
+        ("TPU v6e-16", "v6e:4x4"),
+        ("v4-64", "v4:2x4x4"),
+        ("H100:8", "h100:8"),
+        ("8xA100", "a100:8"),
+        ("2xH100:8", "2xh100:8"),
+        ("a3-highgpu-8g", "h100:8"),
+        ("p4d.24xlarge", "a100:8"),
+        ("Standard_ND96isr_H100_v5", "h100:8"),
+        ("2xv5e:2x4", "2xv5e:2x4"),
+        ("cpu:8", "cpu:8"),
+        (None, None),
+    ],
+)
+def test_rented_names(name: str | None, target: str | None) -> None:
+    assert target_of(name, "plan") == target
+
+
+def test_a_shape_has_as_many_chips_as_its_name_says() -> None:
+    for kind, per_chip, shapes in rented._SLICES.values():
+        for size, shape in shapes.items():
+            assert math.prod(map(int, shape.split("x"))) == size
+            known = [word for word, row in rented._SLICES.items() if row[0] == kind]
+            assert target_of(f"{known[0]}-{size * per_chip}", "plan") == f"{kind}:{shape}"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("v5e", 'write "v5e:2x2", "v5e:2x4"'),
+        ("TPU v5p", 'write "v5p:2x2x2"'),
+        ("h100", 'write "h100:8"'),
+        ("v5p-100", "slices are v5p-8, v5p-16"),
+        ("cpu:4096", "XLA simulates at most 2048"),
+        ("mi300x:8", r"spmd\.describe_gpu"),
+    ],
+)
+def test_targets_that_are_not_known(name: str, words: str) -> None:
+    """An error before the step is recorded, at the line that names the target."""
+    with pytest.raises(ValueError, match=words):
+        spmd.plan(_never, torch.ones(2), target=name)
+    with pytest.raises(ValueError, match=words):
+        spmd.Mesh(range(8), (8,), ("data",), target=name)
+
+
+def test_a_target_is_text() -> None:
+    with pytest.raises(TypeError, match="expected text such as"):
+        spmd.plan(_never, torch.ones(2), target=8)  # type: ignore[arg-type]
+
+
+def _never(x: torch.Tensor) -> None:
+    raise AssertionError("recorded")

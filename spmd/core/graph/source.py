@@ -226,20 +226,23 @@ def at_user_line(error: Exception) -> Exception:
     """Leaves only the user's frames in an error's traceback, and ends it at the user's line: the
     last line printed is the one to change.
 
-    `config.traceback_filtering` (JAX's word) leaves out the frames of this library and of torch.
+    The caller raises it again by a bare `raise`, which adds no line of its own. `config.
+    traceback_filtering` (JAX's word) leaves out the frames of this library and of torch.
     """
-    frame, entry = nearest_user_frame(sys._getframe(1)), error.__traceback__
+    raising, entry = sys._getframe(1), error.__traceback__
+    frame = nearest_user_frame(raising)
     if config.traceback_filtering and frame is not None:
         of_user = dict[FrameType, TracebackType]()
         while entry is not None:
-            if not is_library(entry.tb_frame.f_code):
-                # an error that came through here before has a frame twice
+            # an error that came through here before has a frame twice
+            if not is_library(entry.tb_frame.f_code) and entry.tb_frame is not raising.f_back:
                 of_user[entry.tb_frame] = entry
             entry = entry.tb_next
+        # The frame that called is added as the error leaves it; where torch's are between, here.
+        if not of_user and frame is not raising.f_back:
+            of_user[frame] = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
         # Links the user's entries anew, from the last on; `entry`, now None, becomes the first.
-        for last in reversed(
-            of_user.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)
-        ):
+        for last in reversed(of_user.values()):
             last.tb_next, entry = entry, last
         error.__traceback__ = entry
     return error
@@ -253,7 +256,8 @@ def ends_at_user_line(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except (TypeError, ValueError, RuntimeError, LookupError, OSError) as error:
-            raise at_user_line(error)  # noqa: B904  # the same error
+            at_user_line(error)
+            raise
 
     return call  # type: ignore[return-value]
 

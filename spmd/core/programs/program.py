@@ -74,7 +74,8 @@ class Program:
     changes (see `Requested`). numbers: for the floats and the integers, the order in which the
     program takes the scalar arguments of the recorded ops; None: as they were recorded. graph: as
     it was recorded, without data (see `without_data`). num_notes: how often `run.known_graphs` has
-    noted it. paths: the module of each op, where they were noted (`config.module_paths`).
+    noted it. scalars: the last scalar arguments (see `transfer.placed`). paths: the module of each
+    op, where they were noted (`config.module_paths`).
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Program:
             if (sharding := self._sharding(port)).device_ids != order
         ]
         self.smallest = min(range(len(self.outputs)), key=lambda i: self.outputs[i].meta.nbytes)
+        self.scalars: list[tuple[bytes, Any]] = []
         self.calls_host = False
         self.is_planned = self.is_loaded = self.is_unrolled = False
         self.bytes_needed = self.num_notes = 0

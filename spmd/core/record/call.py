@@ -141,22 +141,22 @@ def dispatch(
         finally:
             LOCK.release()
     except (RuntimeError, LookupError, TypeError, ValueError) as error:
-        raise at_user_line(error)  # noqa: B904  # the same error
+        at_user_line(error)
+        raise
 
 
 def _resolve_op(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
     """Returns an op spec that dispatch has not found by its signature: a new one, or one filed with
     torch's default dtype, which decides a dtype of the op."""
     with_default = ("default", torch.get_default_dtype(), signature)
-    op: OpSpec | None = plan.entries.get(with_default)
-    if op is None:
-        observing = active_observation.value
-        if observing is not None:
-            args, kwargs = tree_map_only(torch.SymFloat, observing.plain, (args, kwargs))
-        result: Any = op_for(plan, args, kwargs)  # a view op has a ViewRule
-        key = with_default if reads_default_dtype(plan, args, kwargs, result.metas) else signature
-        op = plan.table.of(key, lambda: result)
-    return op
+    if (op := plan.entries.get(with_default)) is not None:
+        return op
+    observing = active_observation.value
+    if observing is not None:
+        args, kwargs = tree_map_only(torch.SymFloat, observing.plain, (args, kwargs))
+    result: Any = op_for(plan, args, kwargs)  # a view op has a ViewRule
+    key = with_default if reads_default_dtype(plan, args, kwargs, result.metas) else signature
+    return plan.table.of(key, lambda: result)
 
 
 def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:

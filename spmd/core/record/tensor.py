@@ -21,7 +21,7 @@ from torch._guards import CompileContext
 
 from ..graph.graph import DeviceData, Node, results
 from ..graph.meta import Meta
-from ..graph.source import at_user_line
+from ..graph.source import ends_at_user_line
 from ..sharding.value import Sharding
 from . import view_rebase
 from .annotations import annotate
@@ -236,10 +236,11 @@ class XlaTensor(torch.Tensor):
     def tolist(self) -> list[object]:
         return self.cpu().tolist()
 
+    @ends_at_user_line
     def numpy(self, *, force: bool = False) -> np.ndarray:
         if not force:
             text = "can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)"
-            raise at_user_line(TypeError(text))
+            raise TypeError(text)
         return self.detach().cpu().numpy()
 
     # Savers find tied weights and views by the address and size of their storage. A `Storage` has

@@ -123,7 +123,11 @@ def launch(
     # Unbounded, a fast loop would queue programs, and each holds its inputs.
     in_flight.make_room(num_devices)
     with trace_rows.span("dispatch", lambda: _trace_arguments(program)), jax.enable_x64(True):
-        result = list(program.executable(*buffers, *vectors))
+        result = list(
+            program.executable(
+                *buffers, *transfer.placed(vectors, program.scalars, program.graph.mesh)
+            )
+        )
     # An error that its Python raises must come before its inputs are given up.
     if program.calls_host:
         with trace_rows.span("wait", lambda: {"for": "a program that calls Python"}):

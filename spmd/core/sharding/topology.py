@@ -96,8 +96,8 @@ def _devices(target: Target) -> Sequence[jax.Device]:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with '
             f"the package libtpu installed: {extras.install_command('tpu')}), several such as "
-            f'"2xv5e:2x4", GPUs such as "h100:8" ({", ".join(sorted(GPU_DESCRIPTIONS))}), or '
-            f'simulated devices such as "cpu:2048". {error}'
+            f'"2xv5e:2x4", GPUs such as "h100:8" ({", ".join(sorted(GPU_DESCRIPTIONS))}; others by '
+            f'spmd.describe_gpu), or simulated devices such as "cpu:2048". {error}'
         ) from error
 
 

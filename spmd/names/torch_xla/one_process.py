@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...core import at_user_line
+from ...core import ends_at_user_line
 from . import data_parallel
 from .xla_model import is_master_ordinal
 
@@ -26,6 +26,7 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int | None =
     launch(fn, args, debug_single_process=nprocs == 1)
 
 
+@ends_at_user_line
 def launch(
     fn: Callable[..., Any], args: Sequence[Any] = (), debug_single_process: bool = False
 ) -> None:
@@ -47,13 +48,11 @@ def launch(
         inspect.signature(fn).bind(0, *args)
     except TypeError as error:
         name, call = getattr(fn, "__name__", repr(fn)), ", ".join(map(repr, (0, *args)))
-        raise at_user_line(  # noqa: B904
-            TypeError(
-                f"launch: args={tuple(args)!r} are what {name} takes behind its index, so that "
-                f"the call is {name}({call}): {error}. Write launch({name}) for a function of the "
-                "index alone"
-            )
-        )
+        raise TypeError(
+            f"launch: args={tuple(args)!r} are what {name} takes behind its index, so that the "
+            f"call is {name}({call}): {error}. Write launch({name}) for a function of the index "
+            "alone"
+        ) from None
     except ValueError:  # a builtin without a signature
         pass
     with data_parallel.launched(is_single=debug_single_process):

@@ -16,6 +16,7 @@ from ...core import config as flags
 from ..replay.argument_objects import COUNTERS, CountedAttribute
 from .host_lists import bring_home, set_decoding
 from .module_calls import look_at_next
+from .tokens import sample
 
 
 def _is_on(device: torch.device) -> bool:
@@ -205,6 +206,7 @@ def _change(utils: Any) -> None:
     for name, function in (
         ("_prepare_cache_for_generation", _prepare_cache),
         ("_prefill", _prefill),
+        ("_sample", sample),
     ):
         if hasattr(utils.GenerationMixin, name):
             replaces(utils.GenerationMixin, name)(function)

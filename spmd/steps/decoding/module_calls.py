@@ -10,7 +10,7 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
@@ -97,24 +97,43 @@ def unrolled() -> AbstractContextManager[None]:
     )
 
 
-class ModuleCall(CompiledFunction[..., Any]):
-    """The calls of a module: without gradients those of `spmd.compile`, else as they are."""
+class RecordedCall(CompiledFunction[..., Any]):
+    """Calls without gradients that write a cache in place, as those of `spmd.compile`."""
 
     tries = 2  # FSDP's first call changes Python state
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: nn.Module, function: Callable[..., Any]):
         def call(*args: Any, **kwargs: Any) -> Any:
             with unrolled():
-                result = module._call_impl(*args, **kwargs)
+                result = function(*args, **kwargs)
                 syncs.sync()
             return result
 
         super().__init__(call, (), {})
-        self._module, self._call_impl = module, module._call_impl
-        self._plain, self._is_generate = self._call_impl, _thread.is_generate
+        self._module, self._name = module, type(module).__name__
+
+    def _recorded(self, *arguments: Any) -> Any:
+        for parameter in self._module.parameters():
+            held_by: Any = parameter
+            data = storage_of(held_by).value if type(parameter.data) is XlaTensor else None
+            if type(data) is DeviceData and data.store is not None:
+                data.take(*data.placed())  # a row would be copied at each call
+        return super()._recorded(*arguments)
+
+
+class ModuleCall(RecordedCall):
+    """The calls of a module: without gradients those of `spmd.compile`, else as they are.
+
+    of_tokens: the functions of `generate` that call it, by their kind.
+    """
+
+    def __init__(self, module: nn.Module):
+        super().__init__(module, module._call_impl)
+        self._plain = self._call_impl = module._call_impl
+        self._is_generate = _thread.is_generate
+        self.of_tokens: dict[Any, RecordedCall] = {}
         self._seen: Bounded[Any, bool] = Bounded(256)
         self._last: Any = None
-        self._name = type(module).__name__
         self._has_buffers = any(map(_is_written, module.buffers()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -145,11 +164,6 @@ class ModuleCall(CompiledFunction[..., Any]):
         return self._has_buffers or bool(apart)
 
     def _recorded(self, kind: CallKind, *arguments: Any) -> Any:
-        for parameter in self._module.parameters():
-            held_by: Any = parameter
-            data = storage_of(held_by).value if type(parameter.data) is XlaTensor else None
-            if type(data) is DeviceData and data.store is not None:
-                data.take(*data.placed())  # a row would be copied at each call
         num_whole = len(self._whole)
         result = super()._recorded(kind, *arguments)
         if len(self._whole) > num_whole:  # arguments of this class are not looked at any more

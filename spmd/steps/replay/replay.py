@@ -23,7 +23,7 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import executables, failing, schedule, store, tensors
+from ...core.extend import executables, failing, pace, schedule, store, tensors
 from . import watched_storages
 from .guards import OF_ATTRIBUTES, DictVersions, ReplayedNumbers, in_cache
 from .host_tensors import uploaded
@@ -63,6 +63,8 @@ class Known:
         arguments = {id(item) for item in call.arguments.values()}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in arguments]
         self._trainable = [tensor for tensor, *_ in recipe.gradients]
+        self._requiring = [tensor for tensor in self._tensors if tensor.requires_grad]
+        self._frozen = [tensor for tensor in self._tensors if not tensor.requires_grad]
         self._recipe = recipe
         self._names = call.names  # of attributes that the call may read
         self._facts = self._facts_now() | {
@@ -87,8 +89,12 @@ class Known:
         return self._recipe.storages
 
     def _requires_grad(self) -> list[bool]:
+        # one call for most, which are the optimizer's
         with torch._C.DisableTorchFunctionSubclass():
-            return [*map(_REQUIRES_GRAD, in_cache(self._tensors))]
+            return [
+                torch._C._any_requires_grad(*self._frozen),
+                *map(_REQUIRES_GRAD, in_cache(self._requiring)),
+            ]
 
     def _have_gradients(self) -> list[bool]:
         with torch._C.DisableTorchFunctionSubclass():
@@ -167,9 +173,10 @@ class Replay:
         self.writes = bool(places or self._overwritten)
         self._written = [recipe.storages[index] for index in sorted(places)]
         written = {id(storage) for storage in self._written}
-        self._tensors = [
-            tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written
-        ]
+        tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
+        self._parameters = [tensor for tensor in tensors if tensor.requires_grad]
+        self._buffers = [tensor for tensor in tensors if not tensor.requires_grad]
+        self._num_ops = -1  # `pace.recorded_ops` when the versions of buffers were last counted up
         self._known = Known(recipe, call)
         # `Known` has seen that the others are as the call leaves them.
         self._gradients = [
@@ -291,8 +298,13 @@ class Replay:
             # raises CollectiveError for a program that `spmd.allow` does not allow
             for look in points.before_run:
                 look(task.program)
-        # Here, as the tensors that `Known` has looked at are still in the processor's cache.
-        torch._C._increment_version(self._tensors)
+        # Here, as the tensors that `Known` has looked at are still in the processor's cache. By its
+        # version autograd refuses a saved tensor that was written since: none but a parameter is
+        # saved where no op was recorded.
+        torch._C._increment_version(self._parameters)
+        if self._num_ops != pace.recorded_ops:
+            self._num_ops = pace.recorded_ops
+            torch._C._increment_version(self._buffers)
         objects = self._found(flat)._replace(own=self._own_data(flat))
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):

@@ -26,6 +26,7 @@ from ...core import (
 from ...core.extend import Graph, Line, Objects, Recording, Target, abstract_calls, executables
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
+from ...mesh.rented import target_of
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
 from . import layout
@@ -106,6 +107,10 @@ def plan(
     line, started = user_line(), time.monotonic()
     if not callable(step):
         raise TypeError(f"plan: expected a function that does a step, got {type(step).__name__}")
+    if (target := target_of(target, "plan")) is not None:
+        topology.num_devices(
+            target
+        )  # raises for one that is not known, before the step is recorded
     mesh = get_global_mesh() if rules is not None and mesh is None else mesh
     if (mesh is None) is not (rules is None):
         have, lack = ("rules", "mesh") if mesh is None else ("mesh", "rules")

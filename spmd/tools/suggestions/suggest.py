@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...core import hardware, syncs, topology, user_line
 from ...core.extend import Objects, abstract_calls, state_names
+from ...mesh.rented import target_of
 from ..planning.layout import bytes_of, refuse_sharded, roots_of, stage
 from .candidates import Model
 from .search import KeptPlans, Search, ranked
@@ -91,7 +92,8 @@ def suggest(
             "suggest: expected values to try for each keyword of grid, got none for "
             f"{', '.join(empty)}"
         )
-    targets = [target] if target is None or isinstance(target, str) else list(target)
+    names = [*target] if isinstance(target, (list, tuple)) else [target]
+    targets = [target_of(name, "suggest") for name in names]
     policies = list(mp_policy) if isinstance(mp_policy, (list, tuple)) else [mp_policy]
     combinations = [
         dict(zip(grid or {}, values, strict=True)) for values in product(*(grid or {}).values())

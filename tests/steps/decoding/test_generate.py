@@ -54,9 +54,18 @@ def written(model: Any, device: str, ids: Tensor = IDS, mask: Tensor = MASK, **h
     return result.cpu()
 
 
-def replayed(model: Any) -> int:
+def calls(model: Any) -> list[Any]:
+    """The recorded calls of a model: of its own, and of tokens."""
     call = vars(model).get("_compiled_call_impl")
-    return 0 if call is None else call.num_replayed
+    return [] if call is None else [call, *call.of_tokens.values()]
+
+
+def counted(model: Any, name: str) -> int:
+    return sum(getattr(call, name) for call in calls(model))
+
+
+def replayed(model: Any) -> int:
+    return counted(model, "num_replayed")
 
 
 class Odd(transformers.LogitsProcessor):
@@ -85,7 +94,7 @@ def test_modes(mode: str) -> None:
     for _ in range(2):
         assert torch.equal(written(on_xla, "xla", **MODES[mode]), expected)
     assert replayed(on_xla) >= 12
-    assert on_xla._compiled_call_impl.num_recorded == 2  # of a prompt, and of a token
+    assert counted(on_xla, "num_recorded") == 2  # of a prompt, and of a token
 
 
 @pytest.mark.parametrize("mode", ["greedy", "beams", "sliding"])
@@ -98,8 +107,8 @@ def test_each_call_is_checked(mode: str, monkeypatch: pytest.MonkeyPatch) -> Non
             written(on_xla, "xla", **MODES.get(mode, {})),
             written(model, "cpu", **MODES.get(mode, {})),
         )
-    call = on_xla._compiled_call_impl
-    assert call.num_checked == call.num_replayed >= 10, call.explain()
+    checked = counted(on_xla, "num_checked")
+    assert checked == replayed(on_xla) >= 10, [call.explain() for call in calls(on_xla)]
 
 
 @pytest.mark.parametrize("window", [12, 20])
@@ -174,7 +183,48 @@ def test_twenty_lengths() -> None:
         mask = torch.ones_like(ids)
         assert torch.equal(written(on_xla, "xla", ids, mask), written(model, "cpu", ids, mask))
     prefills = [one for one in spmd.metrics.compiles() if one.nodes > 100]
-    assert len(prefills) == on_xla._compiled_call_impl.num_recorded == 5
+    assert len(prefills) == counted(on_xla, "num_recorded") == 5
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampling"])
+def test_a_token_is_one_program(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty tokens more launch twenty programs more, and record no op."""
+    monkeypatch.setattr(spmd.config, "check_replays", 0)
+    _, on_xla = pair()
+    how = {"eos_token_id": 95} | MODES[mode]
+    counts = []
+    for count in (8, 8, 28):
+        before = [spmd.metrics.counter(name) for name in ("runs", "recorded_ops")]
+        tokens = written(on_xla, "xla", **how | {"max_new_tokens": count})
+        assert tokens.shape[1] == IDS.shape[1] + count
+        after = [spmd.metrics.counter(name) for name in ("runs", "recorded_ops")]
+        counts.append([new - old for old, new in zip(before, after, strict=True)])
+    assert counts[2] == [counts[1][0] + 20, counts[1][1]]
+
+
+def test_sampled_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded token draws what the loop as it is written draws."""
+    found = []
+    for is_recorded in (True, False):
+        monkeypatch.setattr(spmd.config, "record_modules", is_recorded)
+        _, on_xla = pair()
+        for processors in ({"top_k": 20}, {"top_p": 0.9, "temperature": 1.3}, {"min_p": 0.02}):
+            torch.manual_seed(3)
+            found.append(written(on_xla, "xla", do_sample=True, **processors))
+    assert all(map(torch.equal, found[:3], found[3:]))
+    assert len({tuple(words.flatten().tolist()) for words in found}) > 1
+
+
+def test_a_cache_of_the_users_has_the_tokens_alone() -> None:
+    """A cache that is passed to `generate` outlives it: no pass is one too many."""
+    model, on_xla = pair()
+    end = int(written(model, "cpu", IDS[:1], MASK[:1] | 1)[0, -4])
+    caches = []
+    for one, device in ((model, "cpu"), (on_xla, "xla")):
+        caches.append(transformers.StaticCache(one.config, max_cache_len=32))
+        how = {"past_key_values": caches[-1], "eos_token_id": end}
+        words = written(one, device, IDS[:1], MASK[:1] | 1, **how)
+        assert int(caches[-1].get_seq_length()) == words.shape[1] - 1
 
 
 def test_after_training_and_back() -> None:

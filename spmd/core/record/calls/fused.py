@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
 from ....ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
-from ...graph.source import at_user_line, ends_at_user_line
+from ...graph.source import ends_at_user_line
 from ..refusals import refusal
 from .bounds import Range, check_ranges
 
@@ -111,6 +111,7 @@ _CROSS_ENTROPY = LossKind(
 )
 
 
+@ends_at_user_line
 def cross_entropy(
     self: Tensor,
     target: Tensor,
@@ -128,7 +129,7 @@ def cross_entropy(
             f"indices of classes, shape {classes}, or probabilities, shape {list(self.shape)}; "
             "write target.long() for indices"
         )
-        raise at_user_line(RuntimeError(text))
+        raise RuntimeError(text)
     if (
         target.is_floating_point()
         or (weight is not None and weight.requires_grad)
@@ -183,13 +184,14 @@ def _checked(name: str) -> Callable[..., Tensor]:
     and the user's line, as those of dispatch do."""
     overload = getattr(aten, name).default
 
+    @ends_at_user_line
     def layer(*args: object, **kwargs: object) -> Tensor:
         try:
             return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         except RuntimeError as error:
             if type(error) is not RuntimeError:
                 raise
-            raise at_user_line(refusal(overload, error, args, kwargs)) from None
+            raise refusal(overload, error, args, kwargs) from None
 
     return layer
 

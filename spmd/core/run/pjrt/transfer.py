@@ -101,6 +101,27 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
         return jax.device_put(array, sharding.jax)
 
 
+def placed(
+    vectors: Sequence[np.ndarray], known: list[tuple[bytes, Any]], mesh: Sharding
+) -> list[Any]:
+    """The scalar arguments of a run: in place of those that the run before had, too, an array on
+    the devices.
+
+    known: a program's, empty at first: the bytes of each vector, and its array.
+    """
+    known += [(b"", None)] * (len(vectors) - len(known))
+    result: list[Any] = []
+    for index, (vector, (data, array)) in enumerate(zip(vectors, known, strict=True)):
+        now = vector.tobytes()
+        if now != data or processes.several():
+            known[index], array = (now, None), None
+        elif array is None:
+            array = jax.device_put(vector, mesh.replicated().jax)
+            known[index] = now, array
+        result.append(vector if array is None else array)
+    return result
+
+
 def global_shape(part: tuple[int, ...], sharding: Sharding) -> tuple[int, ...]:
     """Returns the shape of an array of which each process has a part of this shape.
 

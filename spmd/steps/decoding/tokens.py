@@ -1,0 +1,243 @@
+"""A token of transformers' `generate` as one program: the model's call, the choice of the token and
+the check for the end are one recorded function, whose results are its next arguments.
+
+It takes the place of `GenerationMixin._sample` where a token depends on the tokens before it by the
+cache alone: a static cache, and processors and criteria that read no earlier token. Other calls
+decode as before, with the model's call recorded alone.
+"""
+
+import contextlib
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from ...core import config
+from .module_calls import ModuleCall, RecordedCall
+
+# Of these no attribute is a tensor or counts calls, and none reads earlier tokens.
+_OF_SCORES = frozenset(
+    {
+        "EpsilonLogitsWarper",
+        "InfNanRemoveLogitsProcessor",
+        "LogitNormalization",
+        "MinPLogitsWarper",
+        "TemperatureLogitsWarper",
+        "TopHLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "TypicalLogitsWarper",
+    }
+)
+_CRITERIA = {"EosTokenCriteria", "MaxLengthCriteria"}
+_MODULES = ("transformers.generation.logits_process", "transformers.generation.stopping_criteria")
+_METHODS = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
+
+
+class _State(NamedTuple):
+    """What a token hands to the next one. B: the batch; L: the room for tokens.
+
+    tokens: the newest, [B, 1]. positions: theirs, [..., B, 1]. mask: of the tokens in the cache,
+    [B, L - 1]. written: all tokens, [B, L]. place: of the newest among them, []. unfinished: 1
+    where a sequence has not ended, [B].
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor | None
+    mask: torch.Tensor | None
+    written: torch.Tensor
+    place: torch.Tensor
+    unfinished: torch.Tensor
+
+
+def sample(
+    original: Any,
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    synced_gpus: bool = False,
+    streamer: Any = None,
+    **inputs: Any,
+) -> Any:
+    """`GenerationMixin._sample`, with a program a token where one can be."""
+    kind = (
+        None
+        if synced_gpus
+        else _kind(model, logits_processor, stopping_criteria, generation_config, inputs)
+    )
+    if kind is None:
+        named = {"synced_gpus": synced_gpus, "streamer": streamer, **inputs}
+        return original(
+            model, input_ids, logits_processor, stopping_criteria, generation_config, **named
+        )
+    cache = inputs["past_key_values"]
+    ends = next((x.eos_token_id for x in stopping_criteria if hasattr(x, "eos_token_id")), None)
+    pad = None if ends is None else generation_config._pad_token_tensor
+    choice = _Choice(logits_processor, generation_config.do_sample)
+    outputs = model._prefill(input_ids, generation_config, inputs, is_first_iteration=True)
+    state = _after_prompt(input_ids, inputs, cache)
+    state, stop = choice(state, outputs.logits, ends, pad)
+    call = _call_of(model, kind, choice)
+    length, is_over, waiting = input_ids.shape[1] + 1, False, None
+    with model._optimize_model_for_decode(), call.holds(cache):
+        while True:
+            # A program behind: the device computes the next token while the host reads this one.
+            if waiting is not None:
+                _put(streamer, waiting[0])
+                is_over = ends is not None and bool(waiting[1])
+            waiting = state.tokens, stop
+            if is_over or length >= stopping_criteria.max_length:
+                break
+            *fields, stop = call(*state, ends, pad, cache)
+            state = _State(*fields)
+            length += 1
+    if not is_over:
+        _put(streamer, state.tokens)
+    if streamer is not None:
+        streamer.end()
+    # On the host: a slice on the device would be a program for each length.
+    length, end = length - is_over, int(state.place) + 1 - is_over
+    return state.written.cpu()[:, end - length : end].to(input_ids.device)
+
+
+def _put(streamer: Any, tokens: torch.Tensor) -> None:
+    if streamer is not None:
+        streamer.put(tokens.cpu()[:, 0])
+
+
+def _kind(
+    model: Any, processors: Any, criteria: Any, how: Any, inputs: Mapping[str, Any]
+) -> Hashable:
+    """What a token depends on besides tensors; None where it depends on earlier tokens, or a method
+    of the model's own makes its arguments."""
+    cache: Any = inputs.get("past_key_values")
+    base = sys.modules["transformers.generation.utils"].GenerationMixin
+    is_own = any(
+        getattr(getattr(model, name), "__func__", None) is not getattr(base, name)
+        for name in _METHODS
+    ) or hasattr(model, "create_masks_for_generate")
+    if (
+        is_own
+        or not (model.device.type == "xla" and config.record_modules)
+        or type(cache).__name__ != "StaticCache"
+        or any(cache.is_sliding)
+        or getattr(cache, "_is_user_defined", False)
+        or how.return_dict_in_generate
+        or how.is_assistant
+        or model.config.is_encoder_decoder
+        or criteria.max_length is None
+        or not all(_is_of(x, _MODULES[1], _CRITERIA) for x in criteria)
+        or not all(_is_of(x, _MODULES[0], _OF_SCORES) for x in processors)
+    ):
+        return None
+    constants = _constants(inputs)
+    settings = [(type(x), *sorted(vars(x).items())) for x in processors]
+    values = [*constants.values(), *(value for _, *pairs in settings for _, value in pairs)]
+    if not all(isinstance(value, (bool, int, float, str, type(None))) for value in values):
+        return None
+    return how.do_sample, tuple(settings), tuple(constants.items())
+
+
+def _is_of(thing: Any, module: str, names: set[str] | frozenset[str]) -> bool:
+    return type(thing).__module__ == module and type(thing).__name__ in names
+
+
+def _constants(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's arguments that stay, by name."""
+    ours = ("past_key_values", "attention_mask", "position_ids", "labels")
+    return {name: value for name, value in inputs.items() if name not in ours}
+
+
+def _after_prompt(ids: torch.Tensor, inputs: Mapping[str, Any], cache: Any) -> _State:
+    """The state behind a prompt, without its newest token; integers that the host computes."""
+    mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+    room, first = cache.get_mask_sizes(1, 0)[0], (ids if mask is None else mask).shape[1]
+    return _State(
+        ids[:, -1:],
+        None if positions is None else positions[..., -1:],
+        None if mask is None else F.pad(mask, (0, room - first)),
+        F.pad(ids, (first - ids.shape[1], room + 1 - first)),
+        torch.tensor(first - 1, device="cpu").to(ids.device),
+        torch.ones(len(ids), dtype=torch.long, device=ids.device),
+    )
+
+
+class _Choice:
+    """The choice of the next token by its scores."""
+
+    def __init__(self, processors: Any, is_sampled: bool):
+        self.processors, self.is_sampled = processors, is_sampled
+
+    def __call__(
+        self, state: _State, logits: torch.Tensor, ends: Any, pad: Any
+    ) -> tuple[_State, torch.Tensor]:
+        """The state with a token more, and whether all sequences have ended."""
+        scores = self.processors(None, logits[:, -1].to(copy=True, dtype=torch.float32))
+        if self.is_sampled:
+            tokens = torch.multinomial(F.softmax(scores, dim=-1), num_samples=1)
+        else:
+            tokens = scores.argmax(dim=-1, keepdim=True)
+        unfinished = state.unfinished
+        if ends is not None:
+            tokens = torch.where(unfinished[:, None] > 0, tokens, pad)
+            unfinished = unfinished * ~torch.isin(tokens[:, 0], ends)
+        place = state.place + 1
+        is_new = torch.arange(state.written.shape[1], device=place.device) == place
+        new = _State(
+            tokens,
+            None if state.positions is None else state.positions + 1,
+            None if state.mask is None else torch.where(is_new[:-1], 1, state.mask),
+            torch.where(is_new, tokens, state.written),
+            place,
+            unfinished,
+        )
+        return new, unfinished.max() == 0
+
+
+class _TokenCall(RecordedCall):
+    """Calls with one cache, which nobody else changes between them."""
+
+    _held: tuple[Any, Any] = None, None
+
+    @contextlib.contextmanager
+    def holds(self, cache: Any) -> Iterator[None]:
+        """Inside, the parts of the cache are looked for once."""
+        self._held = cache, super()._parts_of(cache)
+        try:
+            yield
+        finally:
+            self._held = None, None
+
+    def _parts_of(self, item: Any) -> Any:
+        cache, parts = self._held
+        return parts if item is cache and item is not None else super()._parts_of(item)
+
+
+def _call_of(model: Any, kind: Any, choice: _Choice) -> _TokenCall:
+    """The recorded function of a token: of an earlier call of `generate`, where one has run so."""
+    call = vars(model).get("_compiled_call_impl")
+    known: dict[Any, Any] = call.of_tokens if isinstance(call, ModuleCall) else {}
+    if kind not in known:
+        *_, constants = kind
+
+        def token(*arguments: Any) -> tuple[Any, ...]:
+            *fields, ends, pad, cache = arguments
+            state = _State(*fields)
+            named = {"position_ids": state.positions, "attention_mask": state.mask}
+            outputs = model(
+                input_ids=state.tokens,
+                past_key_values=cache,
+                **{name: value for name, value in named.items() if value is not None},
+                **dict(constants),
+                return_dict=True,
+            )
+            state, stop = choice(state, outputs.logits, ends, pad)
+            return *state, stop
+
+        known[kind] = _TokenCall(model, token)
+    found: _TokenCall = known[kind]
+    return found
