@@ -393,6 +393,7 @@ class _Device:
         """Returns the shards of carry, last values and stacks of ys."""
         schedule, loop = self.schedule, self.loop
         parts, num_stages = schedule.parts, self.stages.size
+        ticks = parts + num_stages - 1
         roots = schedule.divided.region.roots
         single = loop.num_carried + loop.num_last
         carried = [_zeros(root.meta) for root in roots[: loop.num_carried]]
@@ -429,15 +430,17 @@ class _Device:
                 ]
                 return carry, outs, lasts, ys
 
-            carry, outs, lasts, ys = jax.lax.cond(
-                is_busy, compute, lambda *state: state, entering, outs, lasts, ys
-            )
+            # plans read the scope
+            with jax.named_scope(f"runs={parts}of{ticks}"):
+                carry, outs, lasts, ys = jax.lax.cond(
+                    is_busy, compute, lambda *state: state, entering, outs, lasts, ys
+                )
             sent = [permute(array, ring, self.stages) for array in carry]
             return number + 1, sent, outs, lasts, ys
 
         start = np.int32(0)
         _, _, outs, lasts, ys = loop_counter.count_up(
-            parts + num_stages - 1, tick, (jnp.asarray(start), carried, outs, lasts, ys)
+            ticks, tick, (jnp.asarray(start), carried, outs, lasts, ys)
         )
         states = schedule.divided.roots
         results = [

@@ -298,6 +298,66 @@ class TestRefused:
         assert ShardingRules.from_toml(table.to_toml()) == table
 
 
+class TestOperations:
+    """Products a device, as executed: ticks without a micro-batch compute nothing. Eight stages of
+    a layer each, 32 micro-batches."""
+
+    LENGTH, COUNT = 16, 32
+
+    def check_share(self, staged: spmd.Plan, one: spmd.Plan, head: float) -> None:
+        share = (staged.flops - head / 8) / ((one.flops - head) / 8)
+        print(f"{share:.3f} of an eighth of the layers' operations, and the head's")
+        assert 0.9 < share <= 1.1
+
+    def test_scan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "micro_batches", self.COUNT)
+
+        def planned(is_staged: bool) -> spmd.Plan:
+            stack = nn.Parameter(torch.randn(8, 64, 64, device="xla") / 8)
+            if is_staged:
+                mesh = spmd.Mesh(range(8), (8,), ("stage",))
+                spmd.mark_sharding(stack, mesh, P("stage", None, None))
+
+            def step(x: torch.Tensor) -> torch.Tensor:
+                h, _ = spmd.scan(lambda h, row: (torch.tanh(h @ row), None), x.to("xla"), stack)
+                loss = h.square().mean()
+                loss.backward()
+                return loss
+
+            return spmd.plan(step, torch.zeros(self.COUNT, self.LENGTH, 64))
+
+        self.check_share(planned(True), planned(False), 0)
+
+    def test_llama(self) -> None:
+        transformers = pytest.importorskip("transformers")
+        mesh = spmd.Mesh(range(8), (8,), ("stage",))
+
+        def planned(layers: int, stages: str | None) -> spmd.Plan:
+            config = transformers.LlamaConfig(
+                hidden_size=64, intermediate_size=128, num_hidden_layers=layers, vocab_size=64,
+                num_attention_heads=4, num_key_value_heads=2,
+            )  # fmt: skip
+            model = transformers.LlamaForCausalLM(config).to("xla")
+            if stages:
+                table = ShardingRules(
+                    (), units=["model.layers.*"], stages=stages, micro_batches=self.COUNT
+                )
+                table.apply(model, mesh)
+
+            def step(ids: torch.Tensor) -> torch.Tensor:
+                ids = ids.to("xla")
+                if stages:
+                    spmd.mark_sharding(ids, mesh, P(stages, None))
+                loss = model(input_ids=ids, labels=ids).loss
+                loss.backward()
+                return loss
+
+            return spmd.plan(step, torch.zeros(self.COUNT, self.LENGTH, dtype=torch.long))
+
+        head = planned(0, None).flops
+        self.check_share(planned(8, "stage"), planned(8, None), head)
+
+
 def test_plans_of_transformers() -> None:
     """An unmodified Llama: its `_pp_plan` names the layers, and a step is that of the CPU."""
     transformers = pytest.importorskip("transformers")
