@@ -9,7 +9,7 @@ al. 2019, arXiv:1811.06965).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -64,6 +64,18 @@ class Divided(NamedTuple):
     casts: dict[int, Meta]
 
 
+class RowOperands(NamedTuple):
+    """The operands of an op that hold the batch, as the outermost part of their first dim, and the
+    results that are sums over it; all other results hold it so. resized: the op's lowering for
+    results of other shapes."""
+
+    operands: Collection[int]
+    sums: Collection[int]
+    resized: Callable[[Sequence[Shape]], Lowering]
+
+
+# By the kind of their lowering, ops that compute row by row and say so.
+ROW_OPERANDS: dict[type[Lowering], Callable[[Any], RowOperands]] = {}
 # Row by row, but for torch's tag of pointwise ops.
 _ALIKE = frozenset({
     "aten._to_copy", "aten.alias", "aten.clone", "aten.copy", "aten.detach", "aten.lift_fresh",
@@ -82,7 +94,8 @@ _ALONG = frozenset({
     "aten._log_softmax", "aten._log_softmax_backward_data", "aten._softmax",
     "aten._softmax_backward_data", "aten.all.dim", "aten.amax", "aten.amin", "aten.any.dim",
     "aten.argmax", "aten.argmin", "aten.cat", "aten.cumsum", "aten.flip", "aten.gather",
-    "aten.linalg_vector_norm", "aten.logsumexp", "aten.mean.dim", "aten.select.int",
+    "aten.index_select", "aten.linalg_vector_norm", "aten.logsumexp", "aten.mean.dim",
+    "aten.scatter.src", "aten.scatter.value", "aten.scatter_add", "aten.select.int",
     "aten.select_backward", "aten.slice.Tensor", "aten.slice_backward", "aten.sort", "aten.stack",
     "aten.sum.dim_IntList", "aten.topk", "aten.tril", "aten.triu", "aten.unbind.int",
     "aten.var.correction", "aten.var_mean.correction",
@@ -149,6 +162,8 @@ class _Rows:
             return self._made(node)
         if SUM in states or ADDED in states:
             return self._summed(node, states)
+        if type(node.op.lowering) in ROW_OPERANDS:
+            return self._in_rows(node, states)
         if name in propagation.RESHAPES:
             return [self._reshaped(node, states[0])]
         return self._by_words(node, states)
@@ -208,6 +223,16 @@ class _Rows:
         if name not in _LINEAR or not fits or set(states) - {SUM, None}:
             raise NotDividedError(node, "reads a sum over the batch, and is not linear")
         return [SUM] * len(node.op.metas)
+
+    def _in_rows(self, node: Node, states: Sequence[State]) -> Sequence[State]:
+        """The states of the results of an op in `ROW_OPERANDS`."""
+        rows = ROW_OPERANDS[type(node.op.lowering)](node.op.lowering)
+        for index, (operand, state) in enumerate(zip(node.operands, states, strict=True)):
+            if state != (0 if index in rows.operands else None) and state is not None:
+                raise NotDividedError(node, "combines rows of the batch with each other")
+            if index in rows.operands:
+                self.need(operand, 0)
+        return [SUM if index in rows.sums else 0 for index in range(len(node.op.metas))]
 
     def _reshaped(self, node: Node, state: State) -> State:
         assert isinstance(state, int), "the operand holds the batch"
@@ -454,7 +479,9 @@ def _marked(op: OpSpec, manual: frozenset[str]) -> Sharding | None:
 def _op_of_part(op: OpSpec, metas: tuple[Meta, ...], operands: tuple[Meta, ...]) -> OpSpec:
     """Returns an op for the shapes of one part."""
     lowering = op.lowering
-    if isinstance(lowering, lowerings.Call):
+    if type(lowering) in ROW_OPERANDS:
+        lowering = ROW_OPERANDS[type(lowering)](lowering).resized([meta.shape for meta in metas])
+    elif isinstance(lowering, lowerings.Call):
         sized = {"size": metas[0].shape, "input_sizes": metas[0].shape, "sizes": None}
         arguments = tuple(
             (name, list(sized[name]) if sized.get(name) is not None else value)  # type: ignore[arg-type]
