@@ -209,9 +209,7 @@ def _read(graph: Graph, by_exit: dict[Any, ExpertsOp]) -> set[Node]:
 
 def _rows_of(lowering: ExpertsLowering) -> RowOperands:
     body = lowering.body
-    rows = {
-        1 + step.sources[0] for step in body.steps if step.kind in ("token", "choice", "base")
-    }
+    rows = {1 + step.sources[0] for step in body.steps if step.kind in ("token", "choice", "base")}
     sums = [index for index, end in enumerate(body.exits) if end.kind == "expert"]
 
     def resized(shapes: Sequence[Shape]) -> ExpertsLowering:

@@ -7,7 +7,7 @@ The weights of a loop are rows of a stack. Where the stack's leading dim is shar
 from collections.abc import Mapping
 from functools import partial
 
-from ..core import DeviceData, Sharding, config, points
+from ..core import Sharding, config, points
 from ..core.extend import (
     Graph,
     Loop,
@@ -23,6 +23,7 @@ from ..core.extend import (
     walks,
 )
 from .pipeline import Pipeline
+from .stack_loops import source_of
 
 STAGES = "spmd.stages"
 FEWEST = repeats.FEWEST_ITERATIONS
@@ -78,12 +79,12 @@ _Split = tuple[int, Sharding, tuple[str, ...]]  # an x, its sharding, the axes t
 def _split_stack(node: Node, loop: Loop, shardings: Mapping[Value, Sharding]) -> _Split | None:
     """Returns the first x of a loop whose rows lie on devices of their own."""
     for index, (run, is_stack) in enumerate(zip(loop.operand_runs(), loop.xs, strict=True)):
-        operand = node.operands[run.start]
-        sharding = shardings.get(operand) if isinstance(operand, DeviceData) else None
-        if sharding is None:
+        source = source_of(node.operands[run.start])
+        sharding = shardings.get(source[0]) if source is not None else None
+        if source is None or sharding is None:
             continue
-        dims = sharding.spec.dims
-        axes = dims[0].axes if is_stack and dims else () if is_stack else sharding.spec.stack
+        dims, is_read_by_row = sharding.spec.dims, is_stack or source[1]
+        axes = sharding.spec.stack if not is_read_by_row else dims[0].axes if dims else ()
         if axes:
             return index, sharding, axes
     return None
