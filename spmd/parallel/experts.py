@@ -16,7 +16,7 @@ import jax
 from ..core import config, dense_meta, points
 from ..core.extend import Arrays, Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, walks
 from .expert_choice import ExpertsCase
-from .expert_rows import RowBody, RowResult, Shape, reassociated
+from .expert_rows import RowBody, RowResult, reassociated
 from .expert_stretches import ExpertLayer, layers, root_of, stretches
 from .micro_batches import ROW_OPERANDS, RowOperands
 
@@ -212,7 +212,7 @@ def _rows_of(lowering: ExpertsLowering) -> RowOperands:
     rows = {1 + step.sources[0] for step in body.steps if step.kind in ("token", "choice", "base")}
     sums = [index for index, end in enumerate(body.exits) if end.kind == "expert"]
 
-    def resized(shapes: Sequence[Shape]) -> ExpertsLowering:
+    def resized(shapes: Sequence[Sequence[int]]) -> ExpertsLowering:
         exits = tuple(
             replace(end, shape=tuple(shape)) for end, shape in zip(body.exits, shapes, strict=True)
         )

@@ -6,7 +6,7 @@ row, which autograd adds up: no two iterations are equal. Here they are, and bec
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -56,69 +56,108 @@ class Stacked(Lowering):
 stack_rows.TAKE_ROWS.add(Stacked)
 
 
-def source_of(value: Value) -> tuple[DeviceData, bool] | None:
-    """Returns the stack of which a value is a row, or annotations and casts of one, and whether
-    the value is a row of it; None for other values."""
+def shardings_of(graph: Graph) -> dict[Any, Sharding]:
+    """Returns the shardings of data, and of the results that are to be sharded so, by name: an
+    optimizer's step may stand before the layers that read its weights."""
+    values = [*graph.inputs, *graph.roots]
+    pairs = zip(values, [*graph.shardings, *graph.pinned], strict=True)
+    return {walks.value_name(value): sharding for value, sharding in pairs if sharding is not None}
+
+
+def source_of(value: Value, shardings: Mapping[Any, Sharding]) -> tuple[Sharding, bool] | None:
+    """Returns the sharding of the value of which a value is annotations, casts or a row, and
+    whether it is a row; None where none is known."""
     is_row = False
-    while (maker := walks.origin(value)) is not None:
-        if isinstance(maker.op.lowering, row_ops.TakeRows):
+    while (sharding := shardings.get(walks.value_name(value))) is None:
+        maker = walks.origin(value)
+        if maker is not None and isinstance(maker.op.lowering, row_ops.TakeRows):
             is_row, value = True, maker.operands[0]
-        elif maker.op.name in _PASSED_ON:
+        elif maker is not None and maker.op.name in _PASSED_ON:
             value = maker.operands[walks.result_index(value)]
         else:
             return None
-    assert isinstance(value, DeviceData), "no op makes it"
-    return value, is_row
+    return sharding, is_row
 
 
 def rows_together(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with one op for the rows of each stack that is split by rows, and one for
     their gradients; and the number of these stacks, in words."""
-    split = {
-        data
-        for data, sharding in zip(graph.inputs, graph.shardings, strict=True)
-        if sharding.spec.dims and sharding.spec.dims[0].axes and not sharding.spec.stack
-    }
-    reads = _reads(graph, split) if split else {}
+    reads = _reads(graph, shardings_of(graph))
     if not reads:
         return graph, ""
     rules: dict[Node, rewrite.Rule] = {}
-    before: defaultdict[Node, list[_Rows]] = defaultdict(list)
-    for nodes in reads.values():
-        every = [node for of_row in nodes.values() for node in of_row]
-        rules |= dict.fromkeys(every, Rewrite.drop)
-        # Rows of data are taken in front of all layers, so that these stay equal.
-        is_data = isinstance(every[0].operands[0], DeviceData)
-        before[graph.nodes[0] if is_data else min(every, key=graph.nodes.index)].append(nodes)
-    shapes = {tuple(nodes[0][0].operands[0].meta.shape) for nodes in reads.values()}
+    # What is added before an op, and behind the last one.
+    before: defaultdict[Node | None, list[_Addition]] = defaultdict(list)
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    every = [node for by_row in reads.values() for nodes in by_row.values() for node in nodes]
+    rules |= dict.fromkeys(every, Rewrite.drop)
+    # Where the stacks are there, in front of all layers, so that these stay equal.
+    for by_row in reads.values():
+        maker = walks.origin(by_row[0][0].operands[0])
+        behind_maker = 0 if maker is None else order[maker] + 1
+        before[graph.nodes[behind_maker]].append(partial(_take, by_row))
+    shapes = {tuple(by_row[0][0].operands[0].meta.shape) for by_row in reads.values()}
     for total in _totals(graph, shapes):
         rules |= total.rules()
-    rules |= {
-        node: partial(_take_before, stacks, rules.get(node, Rewrite.copy))
-        for node, stacks in before.items()
-    }
+        before[total.reader].append(total.stack)
+    last = graph.nodes[-1]
+    behind = before.pop(None, [])
+    additions = {node: list(adds) for node, adds in before.items() if node is not None}
+    for node in {*additions, last}:
+        rules[node] = partial(
+            _with_additions,
+            additions.get(node, []),
+            rules.get(node, Rewrite.copy),
+            behind if node is last else [],
+        )
     count = len(reads)
     return rewrite.rewrite(graph, rules), f"rows of {count} stack{'s' * (count > 1)}"
 
 
+# The shapes of stacks that are split by rows: reads and gradients of their rows keep their places,
+# which else become operands where two programs of a line, or two layers, differ in them alone.
+_shapes: set[tuple[int, ...]] = set()
+
+
+def _keeps_place(node: Node) -> bool:
+    if _row_of(node, slices.TakeRun) is not None:
+        (stack,) = node.operands
+        sharding = stack.sharding if isinstance(stack, DeviceData) else None
+        if sharding is not None and _is_split(sharding):
+            _shapes.add(tuple(stack.meta.shape))
+        return tuple(stack.meta.shape) in _shapes
+    return _row_of(node, slices.Gradient) is not None and tuple(node.meta.shape) in _shapes
+
+
+points.keeps_start.append(_keeps_place)
+
+_Addition = Callable[[Rewrite], None]
 _Rows = dict[int, list[Node]]  # by row, the ops that read it
 
 
-def _reads(graph: Graph, split: set[DeviceData]) -> dict[Any, _Rows]:
-    """Returns the rows of each value that is one of these stacks, or is cast from one, if all of
+def _reads(graph: Graph, shardings: Mapping[Any, Sharding]) -> dict[Any, _Rows]:
+    """Returns the rows of each value that is a stack split by rows, or is cast from one, if all of
     them are read."""
+    if not any(map(_is_split, shardings.values())):
+        return {}
     reads: dict[Any, _Rows] = {}
     for node in graph.nodes:
-        found = _row_of(node, slices.TakeRun)
-        source = source_of(node.operands[0]) if found is not None else None
-        if found is not None and source is not None and source[0] in split and not source[1]:
-            by_row = reads.setdefault(walks.value_name(node.operands[0]), {})
-            by_row.setdefault(found, []).append(node)
+        row = _row_of(node, slices.TakeRun)
+        source = None if row is None else source_of(node.operands[0], shardings)
+        if row is not None and source is not None and _is_split(source[0]) and not source[1]:
+            reads.setdefault(walks.value_name(node.operands[0]), {}).setdefault(row, []).append(
+                node
+            )
     return {
         name: by_row
         for name, by_row in reads.items()
         if len(by_row) == by_row[next(iter(by_row))][0].operands[0].meta.shape[0] > 1
     }
+
+
+def _is_split(sharding: Sharding) -> bool:
+    dims = sharding.spec.dims
+    return bool(dims and dims[0].axes) and not sharding.spec.stack
 
 
 def _row_of(node: Node, kind: type[Any]) -> int | None:
@@ -131,17 +170,30 @@ def _row_of(node: Node, kind: type[Any]) -> int | None:
     return start if is_row else None
 
 
-def _take_before(stacks: Sequence[_Rows], rule: rewrite.Rule, new: Rewrite, node: Node) -> None:
-    """Adds the ops that take all rows of these stacks, and then a node by its rule."""
-    for nodes in stacks:
-        first = nodes[0][0]
-        lowering = row_ops.TakeRows.of(first.op, range(len(nodes)))
-        assert lowering is not None, "rows follow each other"
-        metas = (dense_meta(first.meta.shape, first.meta.dtype),) * len(nodes)
-        op = OpSpec.of("spmd.rows", lowering, metas, (first.operands[0].meta,))
-        rows = walks.results(new.add(op, first.operands, first))
-        new.new_values |= {read: rows[row] for row, of_row in nodes.items() for read in of_row}
+def _with_additions(
+    before: Sequence[_Addition],
+    rule: rewrite.Rule,
+    behind: Sequence[_Addition],
+    new: Rewrite,
+    node: Node,
+) -> None:
+    """Adds a node by its rule, and what is added before and behind it."""
+    for add in before:
+        add(new)
     rule(new, node)
+    for add in behind:
+        add(new)
+
+
+def _take(nodes: _Rows, new: Rewrite) -> None:
+    """Adds the op that takes all rows of a stack."""
+    first = nodes[0][0]
+    lowering = row_ops.TakeRows.of(first.op, range(len(nodes)))
+    assert lowering is not None, "rows follow each other"
+    metas = (dense_meta(first.meta.shape, first.meta.dtype),) * len(nodes)
+    op = OpSpec.of("spmd.rows", lowering, metas, (first.operands[0].meta,))
+    rows = walks.results(new.add(op, first.operands, first))
+    new.new_values |= {read: rows[row] for row, of_row in nodes.items() for read in of_row}
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -150,12 +202,13 @@ def _take_before(stacks: Sequence[_Rows], rule: rewrite.Rule, new: Rewrite, node
 @dataclass(eq=False)
 class _Total:
     """A sum of stacks of zeros with one row each. rows: by op that makes such a stack, its row;
-    sharding: of the sum, where an annotation alone reads it."""
+    mark: the annotation that alone reads the sum; reader: the first op that reads either."""
 
     root: Node
     sums: list[Node]
     rows: dict[Node, int]
-    sharding: Sharding | None
+    mark: Node | None
+    reader: Node | None
     values: dict[int, Value] = field(default_factory=dict)  # the rows so far
 
     def rules(self) -> Mapping[Node, rewrite.Rule]:
@@ -164,9 +217,8 @@ class _Total:
         for node, row in self.rows.items():
             left[row] -= 1
             rules[node] = partial(self._add, row, not left[row])
-        if self.root in self.rows:
-            return {}  # a single row
-        return rules | dict.fromkeys(self.sums, Rewrite.drop) | {self.root: self._stack}
+        dropped = [*self.sums, *([] if self.mark is None else [self.mark])]
+        return rules | dict.fromkeys(dropped, Rewrite.drop)
 
     def _add(self, row: int, is_last: bool, new: Rewrite, node: Node) -> None:
         """Adds a row's gradient to those of the same row; annotates the last sum as the stack is,
@@ -176,18 +228,23 @@ class _Total:
         if row in self.values:
             op = OpSpec.of("aten.add.Tensor", self.root.op.lowering, (meta,), (meta, meta))
             value = new.add(op, (self.values[row], new.value(value)), node)
-        if is_last and self.sharding is not None:
-            spec = Spec(self.sharding.spec.dims[1:])
-            mark = annotations.mark_op(meta, self.sharding.with_spec(spec))
-            value = new.add(mark, (value,), node)
+        sharding = None if self.mark is None else self.mark.op.sharding
+        if is_last and sharding is not None:
+            spec = Spec(sharding.spec.dims[1:])
+            value = new.add(
+                annotations.mark_op(meta, sharding.with_spec(spec)), (new.value(value),), node
+            )
         self.values[row] = new.value(value)
 
-    def _stack(self, new: Rewrite, node: Node) -> None:
+    def stack(self, new: Rewrite) -> None:
+        """Adds the op of the stack."""
         rows = sorted(self.values)
         operands = [self.values[row] for row in rows]
-        lowering = Stacked(tuple(rows), node.meta.shape[0])
+        lowering = Stacked(tuple(rows), self.root.meta.shape[0])
         metas = tuple(operand.meta for operand in operands)
-        new.put(node, OpSpec.of(STACKED, lowering, node.op.metas, metas), operands)
+        new.put(self.root, OpSpec.of(STACKED, lowering, self.root.op.metas, metas), operands)
+        if self.mark is not None:
+            new.copy(self.mark)
 
 
 def _totals(graph: Graph, shapes: set[tuple[int, ...]]) -> Iterator[_Total]:
@@ -214,10 +271,13 @@ def _totals(graph: Graph, shapes: set[tuple[int, ...]]) -> Iterator[_Total]:
     order = {node: index for index, node in enumerate(graph.nodes)}
     for root, (sums, rows) in parts.items():
         in_order = {node: rows[node] for node in sorted(rows, key=order.__getitem__)}
+        if not sums:
+            continue  # a single row
         reads = readers.get(root, [])
-        marks = [node.op.sharding for node in reads if node.op.name == "mark_sharding"]
-        is_marked = len(reads) == len(marks) == 1 and root not in roots
-        yield _Total(root, sums, in_order, marks[0] if is_marked else None)
+        is_marked = [node.op.name for node in reads] == ["mark_sharding"] and root not in roots
+        mark = reads[0] if is_marked else None
+        reads = readers.get(mark, []) if mark is not None else reads
+        yield _Total(root, sums, in_order, mark, min(reads, key=order.__getitem__, default=None))
 
 
 def _is_sum(node: Node) -> bool:

@@ -114,6 +114,25 @@ class TestTraining:
                 optimizer.step()
                 optimizer.zero_grad()
 
+    def test_an_optimizer_in_front(self) -> None:
+        """A loss that is read before the optimizer's step: the step is in the program of the next
+        loss, whose layers are stages, too."""
+        expected = Model(4).double()
+        model = staged(expected, (4, 2))
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, expected)]
+        spmd.metrics.clear()
+        for _ in range(3):
+            x = torch.randn(ROWS, 8, dtype=torch.float64)
+            losses = loss_of(model, x.to("xla")), loss_of(expected, x)
+            for loss in losses:
+                loss.backward()
+            check(*losses)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        notes = [dict(record.passes) for record in spmd.metrics.compiles()]
+        assert [note["stages"] for note in notes if "stages" in note] == ["2 loops in stages"] * 2
+
     def test_accumulation(self) -> None:
         """Gradients of two batches, each a sum over its own micro-batches."""
         expected = Model(4).double()
@@ -309,17 +328,24 @@ class TestOperations:
         print(f"{share:.3f} of an eighth of the layers' operations, and the head's")
         assert 0.9 < share <= 1.1
 
-    def test_scan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("form", ["scan", "a Python loop"])
+    def test_own_stack(self, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "micro_batches", self.COUNT)
+        mesh = spmd.Mesh(range(8), (8,), ("stage",))
 
         def planned(is_staged: bool) -> spmd.Plan:
             stack = nn.Parameter(torch.randn(8, 64, 64, device="xla") / 8)
             if is_staged:
-                mesh = spmd.Mesh(range(8), (8,), ("stage",))
                 spmd.mark_sharding(stack, mesh, P("stage", None, None))
 
             def step(x: torch.Tensor) -> torch.Tensor:
-                h, _ = spmd.scan(lambda h, row: (torch.tanh(h @ row), None), x.to("xla"), stack)
+                h = x.to("xla")
+                if is_staged:
+                    spmd.mark_sharding(h, mesh, P("stage", None, None))
+                if form == "scan":
+                    h, _ = spmd.scan(lambda h, row: (torch.tanh(h @ row), None), h, stack)
+                for i in range(0 if form == "scan" else 8):
+                    h = torch.tanh(h @ stack[i])
                 loss = h.square().mean()
                 loss.backward()
                 return loss
