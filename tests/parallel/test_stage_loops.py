@@ -141,7 +141,9 @@ def test_layers_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
         result = function(result @ expected[i])
     result.square().sum().backward()
     stack, h = nn.Parameter(weights.to("xla")), x.to("xla")
-    spmd.mark_sharding(stack, spmd.Mesh(range(8), (4, 2), ("stage", "fsdp")), P("stage", None, None))
+    spmd.mark_sharding(
+        stack, spmd.Mesh(range(8), (4, 2), ("stage", "fsdp")), P("stage", None, None)
+    )
     for i, function in enumerate(functions):
         h = function(h @ stack[i])
     h.square().sum().backward()
