@@ -82,7 +82,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     codes, printed = together(tmp_path, "die", 4)
     assert codes[1] == -signal.SIGKILL and codes[0] != 0, printed
     losses, _ = expected()
-    assert json.loads(printed[1][0].splitlines()[0]) == pytest.approx(losses[:4], rel=CLOSE)
+    assert json.loads(printed[1][0].splitlines()[-1]) == pytest.approx(losses[:4], rel=CLOSE)
     found = [results(*together(tmp_path, "resume", 2))]
     found += [resume(0, tmp_path, stages) for stages in (8, 4, 0)]
     for resumed in found:
