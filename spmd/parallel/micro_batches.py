@@ -381,14 +381,27 @@ def _place(old: Shape, dim: int, new: Shape) -> int | None:
 # --- the ops of one part --------------------------------------------------------------------------
 
 
+# XLA's partitioner ends the process at some of these along a dim that is split over an axis that is
+# left to it, inside of a manual computation (jaxlib 0.10.2).
+_WHOLE = frozenset({
+    "aten.gather", "aten.index.Tensor", "aten.index_put", "aten.index_select", "aten.scatter.src",
+    "aten.scatter.value", "aten.scatter_add",
+})  # fmt: skip
+
+
 def divide(
-    body: Region, batch_dims: Mapping[int, int], parts: int, manual: frozenset[str]
+    body: Region,
+    batch_dims: Mapping[int, int],
+    parts: int,
+    manual: frozenset[str],
+    mesh: Sharding | None = None,
 ) -> Divided:
     """Returns a region for one of `parts` equal parts of the batch.
 
     batch_dims: the dims of its inputs, by index, that are known to hold the batch. manual: the mesh
-    axes over which the region runs on shards; its annotations name the others alone. Raises
-    NotDividedError for an op that combines rows, and where the parts do not divide the batch.
+    axes over which the region runs on shards; its annotations name the others alone. mesh: of axes
+    that are left to the partitioner, None where none are. Raises NotDividedError for an op that
+    combines rows, and where the parts do not divide the batch.
     """
     states: dict[Any, State] = {body.inputs[index]: dim for index, dim in batch_dims.items()}
     rows = _Rows(body, states, {})
@@ -442,10 +455,16 @@ def divide(
         if op.draws and isinstance(dim := rows.state(results[0]), int) and _name(node) in _DRAWS:
             count = results[0].meta.shape[dim]
             op = replace(op, lowering=DrawOfPart(op.lowering, dim, count, parts))
-        copy = node.with_operands(operands)
+        is_whole = mesh is not None and _name(node) in _WHOLE
+        copy = node.with_operands(
+            [_whole(value, node, mesh, nodes) for value in operands] if is_whole else operands
+        )
         copy.op = op
         nodes.append(copy)
-        new |= zip(map(walks.value_name, results), walks.results(copy), strict=True)
+        made = [*walks.results(copy)]
+        if is_whole:
+            made = [_whole(value, node, mesh, nodes) for value in made]
+        new |= zip(map(walks.value_name, results), made, strict=True)
     roots = [new[walks.value_name(root)] for root in body.roots]
     added = {
         index: body.inputs.index(to_input[walks.value_name(root)])
@@ -459,6 +478,15 @@ def divide(
         added,
         {index: casts[data][0].meta for index, data in enumerate(body.inputs) if data in casts},
     )
+
+
+def _whole(value: Value, like: Node, mesh: Sharding | None, nodes: list[Node]) -> Value:
+    """Adds an annotation of a value as whole on the axes that are left to the partitioner."""
+    assert mesh is not None
+    mark = like.with_operands([value])
+    mark.op, mark.numbers = annotations.mark_op(value.meta, mesh), ()
+    nodes.append(mark)
+    return mark
 
 
 def _casts(body: Region, rows: _Rows) -> dict[DeviceData, list[Node]]:

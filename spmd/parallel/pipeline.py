@@ -153,7 +153,8 @@ class _Schedule:
             batch.shape[0] // shards, pipeline.micro_batches or _PER_STAGE * num_stages
         )
         manual = frozenset((*pipeline.stages, *data))
-        divided = divide(loop.body, {loop.num_constants: 0}, shards * parts, manual)
+        left = mesh if any(sizes[axis] > 1 for axis in sizes if axis not in manual) else None
+        divided = divide(loop.body, {loop.num_constants: 0}, shards * parts, manual, left)
         if not all(isinstance(state, int) for state in divided.roots[: loop.num_carried]):
             raise NotDividedError(None, "carry a value that is not of the batch")
         stack = trace.xs[pipeline.split]

@@ -38,10 +38,16 @@ def staged(model: nn.Module, sizes: tuple[int, ...], rules: Any = (), **options:
     return model
 
 
+CLOSE = 1e-12  # in float64, of the largest value of a tensor
+
+
 def check_gradients(model: nn.Module, expected: nn.Module) -> None:
     for actual, parameter in zip(model.parameters(), expected.parameters(), strict=True):
         assert actual.grad is not None and parameter.grad is not None
         check(actual.grad, parameter.grad)
+        if parameter.dtype == torch.float64:
+            difference = (actual.grad.cpu() - parameter.grad).abs().max()
+            assert difference <= CLOSE * parameter.grad.abs().max()
 
 
 TENSOR = {"layers.*.up.weight": P("tensor", None), "layers.*.down.weight": P(None, "tensor")}
