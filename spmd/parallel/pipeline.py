@@ -82,7 +82,9 @@ class Pipeline(Lowering):
                 return [partitioning.placed(x, mesh, known) for x in carry]
 
             trace.carry = in_order(trace.carry)
-            results = _Schedule.of(self, trace, known).lowered()
+            schedule = _Schedule.of(self, trace, known)
+            partitioning.note_finding(schedule.in_words(), "schedule")
+            results = schedule.lowered()
         except NotDividedError as error:
             node = error.node
             blamed = "they" if node is None else f"{node.op.name} at {user_lines.node_line(node)}"
@@ -169,6 +171,21 @@ class _Schedule:
             divided,
             _Rows(count, first, a_stage, a_stage * num_stages),
             set(pipeline.stages) <= set(axes) and not batch.shape[0] // shards % num_stages,
+        )
+
+    def in_words(self) -> str:
+        """Returns a sentence on the ticks, the bubbles and what passes from stage to stage."""
+        pipeline, rows = self.pipeline, self.rows
+        stages, layers = rows.total // rows.a_stage, pipeline.loop.iterations
+        ticks = self.parts + stages - 1
+        carried = self.divided.region.roots[: pipeline.loop.num_carried]
+        hop = sum(root.meta.nbytes for root in carried)
+        num_rows = carried[0].meta.shape[0]
+        return (
+            f"{layers} layers on {stages} stages over {' x '.join(pipeline.stages)}, "
+            f"{'backward' if pipeline.loop.reverse else 'forward'}: {self.parts} micro-batches of "
+            f"{num_rows} row{'s' * (num_rows > 1)} in {ticks} ticks, {(stages - 1) / ticks:.0%} of them bubbles; a "
+            f"device sends {hop:,} bytes a tick, {hop * ticks:,} in all"
         )
 
     # --- around the devices -----------------------------------------------------------------------

@@ -358,8 +358,15 @@ class TestOperations:
 
             return spmd.plan(step, torch.zeros(self.COUNT, self.LENGTH, dtype=torch.long))
 
-        head = planned(0, None).flops
-        self.check_share(planned(8, "stage"), planned(8, None), head)
+        head, staged = planned(0, None).flops, planned(8, "stage")
+        self.check_share(staged, planned(8, None), head)
+        hop = self.LENGTH * 64 * 4
+        found = [finding.text for finding in staged.findings if finding.kind == "schedule"]
+        for text, way in zip(found, ("forward", "backward"), strict=True):
+            assert text.startswith(
+                f"8 layers on 8 stages over stage, {way}: 32 micro-batches of 1 row in 39 ticks, "
+                f"18% of them bubbles; a device sends {hop:,} bytes a tick, {39 * hop:,} in all"
+            )
 
 
 def test_plans_of_transformers() -> None:
