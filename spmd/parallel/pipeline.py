@@ -184,8 +184,8 @@ class _Schedule:
         return (
             f"{layers} layers on {stages} stages over {' x '.join(pipeline.stages)}, "
             f"{'backward' if pipeline.loop.reverse else 'forward'}: {self.parts} micro-batches of "
-            f"{num_rows} row{'s' * (num_rows > 1)} in {ticks} ticks, {(stages - 1) / ticks:.0%} of them bubbles; a "
-            f"device sends {hop:,} bytes a tick, {hop * ticks:,} in all"
+            f"{num_rows} row{'s' * (num_rows > 1)} in {ticks} ticks, {(stages - 1) / ticks:.0%} of "
+            f"them bubbles; a device sends {hop:,} bytes a tick, {hop * ticks:,} in all"
         )
 
     # --- around the devices -----------------------------------------------------------------------
