@@ -277,7 +277,7 @@ class TestRefused:
     def test_layers_that_differ(self) -> None:
         """Two layers are no loop."""
         model = staged(Model(2), (4, 2))
-        with pytest.raises(LoweringError, match=r"at .*test_stages.* outside of a loop over 3"):
+        with pytest.raises(LoweringError, match=r"at .*staged.* outside of a loop over 3"):
             loss_of(model, torch.randn(ROWS, 8).to("xla")).item()
 
     def test_rules(self) -> None:
