@@ -156,6 +156,7 @@ def draw(args: argparse.Namespace) -> None:
     bubbles = (args.stages - 1) / (most + args.stages - 1)
     left.set(
         xlabel="tick (forward, backward)", ylabel="stage", yticks=range(args.stages),
+        xticks=range(numbers.shape[1]),
         title=f"{args.stages} stages, {most} micro-batches: {bubbles:.0%} bubbles",
     )  # fmt: skip
     rows = args.batch * args.stages // DEVICES  # of a device

@@ -4,7 +4,7 @@ computes with all."""
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ..graph.graph import Graph, Node, Value, results, value_name
+from ..graph.graph import Graph, Name, Node, Value, results, value_name
 from ..loop.row_ops import TakeRows
 from ..lower.lower import FOUND_LOOP
 from ..lower.stack_rows import TAKE_ROWS
@@ -16,9 +16,9 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
     are all read, by ops of their own or by a loop on all devices. Reads of one row, or of some
     rows, are no loop over stages."""
     shardings: dict[Value, Sharding | None] = dict(zip(graph.inputs, graph.shardings, strict=True))
-    readers: defaultdict[tuple[object, int], dict[object, Node]] = defaultdict(dict)
-    taken: dict[object, tuple[object, int]] = {}  # the rows that one op takes
-    values: dict[object, Value] = {}
+    readers: defaultdict[tuple[Name, int], dict[object, Node]] = defaultdict(dict)
+    taken: dict[Name, tuple[Name, int]] = {}  # the rows that one op takes
+    values: dict[Name, Value] = {}
     for node in graph.nodes:
         shardings[node] = node.op.sharding
         values |= {value_name(operand): operand for operand in node.operands}
@@ -31,9 +31,9 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
             stack = value_name(node.operands[0]), node.op.lowering.run.axis
             taken |= {value_name(row): stack for row in results(node)}
         elif node.op.name == FOUND_LOOP or type(node.op.lowering) not in TAKE_ROWS:
-            for name in map(value_name, node.operands):
-                if name in taken:
-                    readers[taken[name]].setdefault(name, node)
+            for row in map(value_name, node.operands):
+                if row in taken:
+                    readers[taken[row]].setdefault(row, node)
     for (name, dim), rows in readers.items():
         node, stack_value = next(iter(rows.values())), values[name]
         shape, sharding = list(stack_value.meta.shape), shardings.get(stack_value)
