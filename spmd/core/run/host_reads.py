@@ -333,7 +333,7 @@ def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> n
     data = lease.device_data
     shape = data.meta.shape
     # A row may lie on one process's devices: whether all read it together is decided by its store.
-    if not transfer.is_readable_here(buffer if data.store is None else data.store.buffer):
+    if not transfer.is_readable_here(buffer if data.store is None else data.store.placed()):
         if not together:
             _come_together(storage, call)
         if lease.row is None:
