@@ -46,6 +46,7 @@ from .graph.op import OpSpec as OpSpec
 from .graph.rewrite import Rewrite as Rewrite
 from .graph.source import Line as Line
 from .loop import loop_counter as loop_counter
+from .loop import row_ops as row_ops
 from .loop.loop_op import Loop as Loop
 from .loop.loop_op import Trace as LoopTrace
 from .loop.loop_op import Y as Y

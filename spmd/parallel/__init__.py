@@ -9,5 +9,6 @@ from . import sequence_convolution as sequence_convolution
 from . import sequence_embedding as sequence_embedding
 from . import sequence_scans as sequence_scans
 from . import sequence_sums as sequence_sums
+from . import stack_loops as stack_loops
 from . import stages as stages
 from . import whole_matrices as whole_matrices

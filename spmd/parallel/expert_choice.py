@@ -85,8 +85,9 @@ class ExpertsCase:
         if mesh is None or not (experts or any(axes)):
             return mesh, grid, axes, ()
         # The devices of further axes have the same tokens: each takes a part of them.
+        manual = jax.sharding.get_abstract_mesh().manual_axes  # of a stage, say
         for name in [*experts, *(name for name in mesh.axis_names if name not in experts)]:
-            if mesh.shape[name] == 1 or any(name in of_dim for of_dim in axes):
+            if mesh.shape[name] == 1 or name in manual or any(name in of_dim for of_dim in axes):
                 continue
             for dim, size in enumerate(grid):
                 if size % partitioning.num_shards(mesh, (*axes[dim], name)) == 0:
@@ -133,8 +134,8 @@ class ExpertsCase:
     @property
     def rows(self) -> int:
         """The rows of a device."""
-        mesh = self.placed[0]
-        return self.choices.size // partitioning.num_shards(mesh, self.axes_of_tokens)
+        mesh, axes = self.placed[0], self.axes_of_tokens
+        return self.choices.size // (partitioning.num_shards(mesh, axes) if axes else 1)
 
     @property
     def computed(self) -> int:

@@ -18,6 +18,7 @@ from ..core.extend import Arrays, Graph, Layouts, Lowering, Node, OpSpec, Rewrit
 from .expert_choice import ExpertsCase
 from .expert_rows import RowBody, RowResult, reassociated
 from .expert_stretches import ExpertLayer, layers, root_of, stretches
+from .micro_batches import ROW_OPERANDS, RowOperands
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +207,23 @@ def _read(graph: Graph, by_exit: dict[Any, ExpertsOp]) -> set[Node]:
     return read
 
 
-points.COMPILE_PASSES.insert(1, ("fuse experts", fuse, _PRODUCTS))
+def _rows_of(lowering: ExpertsLowering) -> RowOperands:
+    body = lowering.body
+    rows = {1 + step.sources[0] for step in body.steps if step.kind in ("token", "choice", "base")}
+    sums = [index for index, end in enumerate(body.exits) if end.kind == "expert"]
+
+    def resized(shapes: Sequence[Sequence[int]]) -> ExpertsLowering:
+        exits = tuple(
+            replace(end, shape=tuple(shape)) for end, shape in zip(body.exits, shapes, strict=True)
+        )
+        return replace(lowering, body=replace(body, exits=exits))
+
+    return RowOperands({0, *rows}, sums, resized)
+
+
+ROW_OPERANDS[ExpertsLowering] = _rows_of
+# Before equal layers become loops, whose bodies are not searched.
+points.COMPILE_PASSES.insert(
+    [name for name, *_ in points.COMPILE_PASSES].index("scan layers"),
+    ("fuse experts", fuse, _PRODUCTS),
+)

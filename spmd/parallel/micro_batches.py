@@ -9,7 +9,7 @@ al. 2019, arXiv:1811.06965).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -64,6 +64,18 @@ class Divided(NamedTuple):
     casts: dict[int, Meta]
 
 
+class RowOperands(NamedTuple):
+    """The operands of an op that hold the batch, as the outermost part of their first dim, and the
+    results that are sums over it; all other results hold it so. resized: the op's lowering for
+    results of other shapes."""
+
+    operands: Collection[int]
+    sums: Collection[int]
+    resized: Callable[[Sequence[Shape]], Lowering]
+
+
+# By the kind of their lowering, ops that compute row by row and say so.
+ROW_OPERANDS: dict[type[Lowering], Callable[[Any], RowOperands]] = {}
 # Row by row, but for torch's tag of pointwise ops.
 _ALIKE = frozenset({
     "aten._to_copy", "aten.alias", "aten.clone", "aten.copy", "aten.detach", "aten.lift_fresh",
@@ -73,7 +85,8 @@ _ALIKE = frozenset({
     "aten.log_sigmoid_backward", "aten.log_sigmoid_forward", "aten.softplus_backward",
     "aten.hardswish", "aten.fill.Scalar", "aten.native_dropout", "aten.native_dropout_backward",
     "aten.bernoulli.p", "aten.bernoulli", "aten.expand", "aten.t", "aten.permute",
-    "aten.transpose.int", "aten.native_layer_norm", "aten.native_layer_norm_backward",
+    "aten.index.Tensor", "aten.transpose.int", "aten.native_layer_norm",
+    "aten.native_layer_norm_backward",
     "aten._fused_rms_norm", "aten._fused_rms_norm_backward", "aten.embedding", "aten.sum",
     "spmd.checkpoint_name", "spmd.wait", *propagation.WORDS,
 })  # fmt: skip
@@ -82,17 +95,20 @@ _ALONG = frozenset({
     "aten._log_softmax", "aten._log_softmax_backward_data", "aten._softmax",
     "aten._softmax_backward_data", "aten.all.dim", "aten.amax", "aten.amin", "aten.any.dim",
     "aten.argmax", "aten.argmin", "aten.cat", "aten.cumsum", "aten.flip", "aten.gather",
-    "aten.linalg_vector_norm", "aten.logsumexp", "aten.mean.dim", "aten.select.int",
+    "aten.index_select", "aten.roll", "aten.linalg_vector_norm", "aten.logsumexp", "aten.mean.dim",
+    "aten.scatter.src", "aten.scatter.value", "aten.scatter_add", "aten.select.int",
     "aten.select_backward", "aten.slice.Tensor", "aten.slice_backward", "aten.sort", "aten.stack",
     "aten.sum.dim_IntList", "aten.topk", "aten.tril", "aten.triu", "aten.unbind.int",
     "aten.var.correction", "aten.var_mean.correction",
 })  # fmt: skip
 # An element's number depends on its place alone (`ops.random`).
 _DRAWS = frozenset({"aten.native_dropout", "aten.bernoulli", "aten.bernoulli.p"})
+# Without dims they flatten their argument.
+_OF_ALL = frozenset({"aten.argmax", "aten.argmin", "aten.roll"})
 _SUMS_OVER = frozenset({"aten.sum.dim_IntList", "aten.sum"})
 # Linear ops of a value that is a sum over the rows: of each of its summands they are a summand.
 _LINEAR = frozenset({
-    "aten._to_copy", "aten.add.Tensor", "aten.alias", "aten.clone", "aten.detach",
+    "aten._to_copy", "aten.add.Tensor", "aten.alias", "aten.clone", "aten.copy", "aten.detach",
     "aten.div.Scalar", "aten.div.Tensor", "aten.expand", "aten.mul.Scalar", "aten.mul.Tensor",
     "aten.neg", "aten.permute", "aten.select.int", "aten.slice.Tensor", "aten.sub.Tensor",
     "aten.sum", "aten.sum.dim_IntList", "aten.t", "aten.transpose.int",
@@ -149,6 +165,8 @@ class _Rows:
             return self._made(node)
         if SUM in states or ADDED in states:
             return self._summed(node, states)
+        if type(node.op.lowering) in ROW_OPERANDS:
+            return self._in_rows(node, states)
         if name in propagation.RESHAPES:
             return [self._reshaped(node, states[0])]
         return self._by_words(node, states)
@@ -170,9 +188,8 @@ class _Rows:
             return wanted
         if isinstance(node.op.lowering, lowerings.Fill):
             return wanted
-        dim, meta = wanted[0], node.op.metas[0]
-        if len(names) > 1 or dim is None:
-            raise NotDividedError(node, "has several results of which one holds the batch")
+        index, dim = next((i, dim) for i, dim in enumerate(wanted) if dim is not None)
+        meta = node.op.metas[index]
         if node.op.name in propagation.RESHAPES:
             (operand,) = node.operands
             place = _place(meta.shape, dim, operand.meta.shape)
@@ -181,9 +198,9 @@ class _Rows:
             self.need(operand, place)
             return wanted
         flow = self._flow(node)
-        word = flow.results[0][dim] if flow.results else None
-        for index, words in flow.operands.items():
-            operand = node.operands[index]
+        word = flow.results[index][dim] if index < len(flow.results) else None
+        for operand_index, words in flow.operands.items():
+            operand = node.operands[operand_index]
             for place, operand_word in enumerate(words):
                 if operand_word == word and operand.meta.shape[place] == meta.shape[dim]:
                     self.need(operand, place)
@@ -195,6 +212,8 @@ class _Rows:
 
     def _summed(self, node: Node, states: Sequence[State]) -> Sequence[State]:
         name = _name(node)
+        if name == "aten.copy":
+            states = states[1:]  # what is overwritten does not matter
         if name == "aten.add.Tensor" and set(states) == {SUM, None}:
             return [ADDED]
         is_product = name in ("aten.mul.Tensor", "aten.div.Tensor")
@@ -208,6 +227,16 @@ class _Rows:
         if name not in _LINEAR or not fits or set(states) - {SUM, None}:
             raise NotDividedError(node, "reads a sum over the batch, and is not linear")
         return [SUM] * len(node.op.metas)
+
+    def _in_rows(self, node: Node, states: Sequence[State]) -> Sequence[State]:
+        """The states of the results of an op in `ROW_OPERANDS`."""
+        rows = ROW_OPERANDS[type(node.op.lowering)](node.op.lowering)
+        for index, (operand, state) in enumerate(zip(node.operands, states, strict=True)):
+            if state != (0 if index in rows.operands else None) and state is not None:
+                raise NotDividedError(node, "combines rows of the batch with each other")
+            if index in rows.operands:
+                self.need(operand, 0)
+        return [SUM if index in rows.sums else 0 for index in range(len(node.op.metas))]
 
     def _reshaped(self, node: Node, state: State) -> State:
         assert isinstance(state, int), "the operand holds the batch"
@@ -274,21 +303,63 @@ class _Rows:
         arguments = dict(getattr(lowering, "arguments", ()))
         overload = getattr(lowering, "overload", None)
         if name in _ALONG:
-            dims = arguments.get("dim", arguments.get("dims", -1))
+            dims = arguments.get("dim", arguments.get("dims", None if name in _OF_ALL else -1))
+            if not isinstance(dims, int) and not dims and name not in _SUMS_OVER:
+                raise NotDividedError(node, "computes along all dims, the batch among them")
             along = [dims] if isinstance(dims, int) else list(dims or ())
             for operand, state in zip(node.operands, states, strict=True):
                 rank = len(operand.meta.shape) + (name == "aten.stack")
                 if name not in _SUMS_OVER and state in [dim % max(rank, 1) for dim in along]:
                     raise NotDividedError(node, "computes along the batch")
+        elif name in _PLACED:
+            if any(isinstance(state, int) and state in _PLACED[name](node) for state in states):
+                raise NotDividedError(node, "computes along the batch")
         elif name not in _ALIKE and not (
             overload is not None and torch.Tag.pointwise in overload.tags
         ):
             raise NotDividedError(node, "has no rule for a part of the batch")
-        if name not in _DRAWS and node.op.draws and arguments.get("dropout_p", 1) != 0:
+        if name not in _DRAWS and node.op.draws and arguments.get("dropout_p", _default_of(node)):
             raise NotDividedError(node, "draws random numbers for the batch")
 
     def _flow(self, node: Node) -> Any:
-        return propagation.flow_of(_name(node), propagation.shapes_of(node))
+        shapes = propagation.shapes_of(node)
+        flow = propagation.flow_of(_name(node), shapes)
+        bias, query = map(shapes.operand_indices.get, ("attn_bias", "query"))
+        if isinstance(bias, int) and isinstance(query, int):
+            # A mask has the dims of the scores; those in front are those of the queries.
+            words = [*flow.operands[query][:-2], None, None]
+            rank = len(shapes.operands[bias])
+            flow = flow._replace(operands={**flow.operands, bias: words[len(words) - rank :]})
+        return flow
+
+
+def _padded(node: Node) -> set[int]:
+    """The dims that are padded, or cut."""
+    pads, rank = list(dict(node.op.lowering.arguments)["pad"]), len(node.meta.shape)  # type: ignore[attr-defined]
+    return {rank - 1 - index // 2 for index, pad in enumerate(pads) if pad}
+
+
+def _indexed(node: Node) -> set[int]:
+    """The dims of the array that are indexed: one, by a vector; all of them otherwise."""
+    shapes = propagation.shapes_of(node)
+    operands = dict(enumerate(shapes.operand_indices["indices"]))
+    indexed = {dim: operand for dim, operand in operands.items() if operand is not None}
+    is_one = [len(shapes.operands[operand]) for operand in indexed.values()] == [1]
+    return set(indexed) if is_one else set(range(len(node.meta.shape)))
+
+
+# Ops that compute along dims by arguments of their own.
+_PLACED: dict[str, Callable[[Node], set[int]]] = {
+    "aten.constant_pad_nd": _padded,
+    "aten.index_put": _indexed,
+}
+
+
+def _default_of(node: Node) -> float:
+    """The dropout of an attention that does not state it; 1 for other draws."""
+    overload = getattr(node.op.lowering, "overload", None)
+    schema = () if overload is None else overload._schema.arguments
+    return next((float(a.default_value) for a in schema if a.name == "dropout_p"), 1.0)
 
 
 def _name(node: Node) -> str:
@@ -310,14 +381,27 @@ def _place(old: Shape, dim: int, new: Shape) -> int | None:
 # --- the ops of one part --------------------------------------------------------------------------
 
 
+# XLA's partitioner ends the process at some of these along a dim that is split over an axis that is
+# left to it, inside of a manual computation (jaxlib 0.10.2).
+_WHOLE = frozenset({
+    "aten.gather", "aten.index.Tensor", "aten.index_put", "aten.index_select", "aten.scatter.src",
+    "aten.scatter.value", "aten.scatter_add",
+})  # fmt: skip
+
+
 def divide(
-    body: Region, batch_dims: Mapping[int, int], parts: int, manual: frozenset[str]
+    body: Region,
+    batch_dims: Mapping[int, int],
+    parts: int,
+    manual: frozenset[str],
+    mesh: Sharding | None = None,
 ) -> Divided:
     """Returns a region for one of `parts` equal parts of the batch.
 
     batch_dims: the dims of its inputs, by index, that are known to hold the batch. manual: the mesh
-    axes over which the region runs on shards; its annotations name the others alone. Raises
-    NotDividedError for an op that combines rows, and where the parts do not divide the batch.
+    axes over which the region runs on shards; its annotations name the others alone. mesh: of axes
+    that are left to the partitioner, None where none are. Raises NotDividedError for an op that
+    combines rows, and where the parts do not divide the batch.
     """
     states: dict[Any, State] = {body.inputs[index]: dim for index, dim in batch_dims.items()}
     rows = _Rows(body, states, {})
@@ -371,10 +455,16 @@ def divide(
         if op.draws and isinstance(dim := rows.state(results[0]), int) and _name(node) in _DRAWS:
             count = results[0].meta.shape[dim]
             op = replace(op, lowering=DrawOfPart(op.lowering, dim, count, parts))
-        copy = node.with_operands(operands)
+        is_whole = mesh is not None and _name(node) in _WHOLE
+        copy = node.with_operands(
+            [_whole(value, node, mesh, nodes) for value in operands] if is_whole else operands
+        )
         copy.op = op
         nodes.append(copy)
-        new |= zip(map(walks.value_name, results), walks.results(copy), strict=True)
+        made = [*walks.results(copy)]
+        if is_whole:
+            made = [_whole(value, node, mesh, nodes) for value in made]
+        new |= zip(map(walks.value_name, results), made, strict=True)
     roots = [new[walks.value_name(root)] for root in body.roots]
     added = {
         index: body.inputs.index(to_input[walks.value_name(root)])
@@ -388,6 +478,15 @@ def divide(
         added,
         {index: casts[data][0].meta for index, data in enumerate(body.inputs) if data in casts},
     )
+
+
+def _whole(value: Value, like: Node, mesh: Sharding | None, nodes: list[Node]) -> Value:
+    """Adds an annotation of a value as whole on the axes that are left to the partitioner."""
+    assert mesh is not None
+    mark = like.with_operands([value])
+    mark.op, mark.numbers = annotations.mark_op(value.meta, mesh), ()
+    nodes.append(mark)
+    return mark
 
 
 def _casts(body: Region, rows: _Rows) -> dict[DeviceData, list[Node]]:
@@ -454,7 +553,9 @@ def _marked(op: OpSpec, manual: frozenset[str]) -> Sharding | None:
 def _op_of_part(op: OpSpec, metas: tuple[Meta, ...], operands: tuple[Meta, ...]) -> OpSpec:
     """Returns an op for the shapes of one part."""
     lowering = op.lowering
-    if isinstance(lowering, lowerings.Call):
+    if type(lowering) in ROW_OPERANDS:
+        lowering = ROW_OPERANDS[type(lowering)](lowering).resized([meta.shape for meta in metas])
+    elif isinstance(lowering, lowerings.Call):
         sized = {"size": metas[0].shape, "input_sizes": metas[0].shape, "sizes": None}
         arguments = tuple(
             (name, list(sized[name]) if sized.get(name) is not None else value)  # type: ignore[arg-type]

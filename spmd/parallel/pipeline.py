@@ -2,14 +2,15 @@
 to stage, each device computes with the layers that it has.
 
 Every device runs its layers on one micro-batch a tick and sends the result to the next stage
-(GPipe: Huang et al. 2019, arXiv:1811.06965); backward is the same loop in the other direction. The
-first and last ticks, in which a stage has no micro-batch yet or any more, are skipped. Gradients of
-weights are summed on the device over the ticks, and over the data axes once.
+(GPipe: Huang et al. 2019, arXiv:1811.06965); backward is the same loop in the other direction. In
+the first and last ticks a stage has no micro-batch yet or any more. Gradients of weights are summed
+on the device over the ticks, and over the data axes once.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -81,7 +82,9 @@ class Pipeline(Lowering):
                 return [partitioning.placed(x, mesh, known) for x in carry]
 
             trace.carry = in_order(trace.carry)
-            results = _Schedule.of(self, trace, known).lowered()
+            schedule = _Schedule.of(self, trace, known)
+            partitioning.note_finding(schedule.in_words(), "schedule")
+            results = schedule.lowered()
         except NotDividedError as error:
             node = error.node
             blamed = "they" if node is None else f"{node.op.name} at {user_lines.node_line(node)}"
@@ -152,7 +155,8 @@ class _Schedule:
             batch.shape[0] // shards, pipeline.micro_batches or _PER_STAGE * num_stages
         )
         manual = frozenset((*pipeline.stages, *data))
-        divided = divide(loop.body, {loop.num_constants: 0}, shards * parts, manual)
+        left = mesh if any(sizes[axis] > 1 for axis in sizes if axis not in manual) else None
+        divided = divide(loop.body, {loop.num_constants: 0}, shards * parts, manual, left)
         if not all(isinstance(state, int) for state in divided.roots[: loop.num_carried]):
             raise NotDividedError(None, "carry a value that is not of the batch")
         stack = trace.xs[pipeline.split]
@@ -167,6 +171,21 @@ class _Schedule:
             divided,
             _Rows(count, first, a_stage, a_stage * num_stages),
             set(pipeline.stages) <= set(axes) and not batch.shape[0] // shards % num_stages,
+        )
+
+    def in_words(self) -> str:
+        """Returns a sentence on the ticks, the bubbles and what passes from stage to stage."""
+        pipeline, rows = self.pipeline, self.rows
+        stages, layers = rows.total // rows.a_stage, pipeline.loop.iterations
+        ticks = self.parts + stages - 1
+        carried = self.divided.region.roots[: pipeline.loop.num_carried]
+        hop = sum(root.meta.nbytes for root in carried)
+        num_rows = carried[0].meta.shape[0]
+        return (
+            f"{layers} layers on {stages} stages over {' x '.join(pipeline.stages)}, "
+            f"{'backward' if pipeline.loop.reverse else 'forward'}: {self.parts} micro-batches of "
+            f"{num_rows} row{'s' * (num_rows > 1)} in {ticks} ticks, {(stages - 1) / ticks:.0%} of "
+            f"them bubbles; a device sends {hop:,} bytes a tick, {hop * ticks:,} in all"
         )
 
     # --- around the devices -----------------------------------------------------------------------
@@ -343,6 +362,8 @@ class _Groups(NamedTuple):
         return Group(names, size, shard, widens=self.widens)
 
 
+# Whether what is computed is of a micro-batch and a layer; None where nothing else is computed.
+_Live = jax.Array | None
 # The tick, what arrives from the stage before, the results of the last layer by micro-batch, the
 # last values, the rows of each y.
 _State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list[jax.Array]]
@@ -364,6 +385,14 @@ class _Device:
             self._by_part(array, state, behind=1)
             for array, state in zip(arrays[num_before:], inputs[num_before:], strict=True)
         ]
+        # Where a partitioner may add collectives, devices must not take different branches: XLA
+        # pairs the permutations of a CPU's devices in the order of arrival (jaxlib 0.10.2).
+        manual = (*schedule.pipeline.stages, *schedule.data)
+        self.skips = all(
+            size == 1
+            for axis, size in groups.sizes.items()
+            if axis not in {name for axis in manual for name in groups.spelled[axis]}
+        )
         self.stages = groups.group(schedule.pipeline.stages)
         index = self.stages.shard.astype(jnp.int32)
         self.stage = index
@@ -393,6 +422,7 @@ class _Device:
         """Returns the shards of carry, last values and stacks of ys."""
         schedule, loop = self.schedule, self.loop
         parts, num_stages = schedule.parts, self.stages.size
+        ticks = parts + num_stages - 1
         roots = schedule.divided.region.roots
         single = loop.num_carried + loop.num_last
         carried = [_zeros(root.meta) for root in roots[: loop.num_carried]]
@@ -422,22 +452,29 @@ class _Device:
             ]
 
             def compute(carry: Any, outs: Any, lasts: Any, ys: Any) -> Any:
-                carry, lasts, ys = self._layers(part, carry, lasts, ys)
+                carry, lasts, ys = self._layers(part, is_live, carry, lasts, ys)
                 outs = [
-                    jax.lax.dynamic_update_index_in_dim(out, array, part, 0)
+                    _written(out, array, 0, (part,), is_live)
                     for out, array in zip(outs, carry, strict=True)
                 ]
                 return carry, outs, lasts, ys
 
-            carry, outs, lasts, ys = jax.lax.cond(
-                is_busy, compute, lambda *state: state, entering, outs, lasts, ys
-            )
+            if self.skips:
+                is_live = None
+                # plans read the scope
+                with jax.named_scope(f"runs={parts}of{ticks}"):
+                    carry, outs, lasts, ys = jax.lax.cond(
+                        is_busy, compute, lambda *state: state, entering, outs, lasts, ys
+                    )
+            else:
+                is_live = is_busy
+                carry, outs, lasts, ys = compute(entering, outs, lasts, ys)
             sent = [permute(array, ring, self.stages) for array in carry]
             return number + 1, sent, outs, lasts, ys
 
         start = np.int32(0)
         _, _, outs, lasts, ys = loop_counter.count_up(
-            parts + num_stages - 1, tick, (jnp.asarray(start), carried, outs, lasts, ys)
+            ticks, tick, (jnp.asarray(start), carried, outs, lasts, ys)
         )
         states = schedule.divided.roots
         results = [
@@ -461,7 +498,7 @@ class _Device:
 
     # --- a tick -----------------------------------------------------------------------------------
 
-    def _layers(self, part: jax.Array, carry: Any, lasts: Any, ys: Any) -> Any:
+    def _layers(self, part: jax.Array, is_live: _Live, carry: Any, lasts: Any, ys: Any) -> Any:
         """Returns carry, last values and ys behind the layers of this stage, on one micro-batch."""
         rows, loop = self.schedule.rows, self.loop
         first, stop = rows.first, rows.first + loop.iterations
@@ -471,22 +508,29 @@ class _Device:
             number, carry, lasts, ys = state
             local = rows.a_stage - 1 - number if loop.reverse else number
             row = self.stage * np.int32(rows.a_stage) + local
+            is_layer = (row >= first) & (row < stop)
 
-            def compute(carry: Any, lasts: Any, ys: Any) -> Any:
-                return self._layer(part, local, row, carry, lasts, ys)
+            def compute(is_live: _Live, carry: Any, lasts: Any, ys: Any) -> Any:
+                return self._layer(part, local, row, is_live, carry, lasts, ys)
 
             if is_full:
-                carry, lasts, ys = compute(carry, lasts, ys)
+                new = compute(is_live, carry, lasts, ys)
+            elif self.skips:
+                new = jax.lax.cond(
+                    is_layer, partial(compute, None), lambda *state: state, carry, lasts, ys
+                )
             else:
-                carry, lasts, ys = jax.lax.cond(
-                    (row >= first) & (row < stop),
-                    compute,
-                    lambda *state: state,
-                    carry,
+                assert is_live is not None
+                after, lasts, ys = compute(is_live & is_layer, carry, lasts, ys)
+                new = (
+                    [
+                        jnp.where(is_layer, array, old)
+                        for array, old in zip(after, carry, strict=True)
+                    ],
                     lasts,
                     ys,
                 )
-            return number + 1, carry, lasts, ys
+            return number + 1, *new
 
         state = (jnp.zeros((), np.int32), carry, lasts, ys)
         if rows.a_stage == 1:
@@ -494,9 +538,16 @@ class _Device:
         return loop_counter.count_up(rows.a_stage, layer, state)[1:]
 
     def _layer(
-        self, part: jax.Array, local: jax.Array, row: jax.Array, carry: Any, lasts: Any, ys: Any
+        self,
+        part: jax.Array,
+        local: jax.Array,
+        row: jax.Array,
+        is_live: _Live,
+        carry: Any,
+        lasts: Any,
+        ys: Any,
     ) -> Any:
-        loop, schedule = self.loop, self.schedule
+        loop, schedule, rows = self.loop, self.schedule, self.schedule.rows
         inputs, num_before = schedule.divided.inputs, loop.num_before_xs
         constants = [
             _row(array, part) if isinstance(state, int) else array
@@ -521,8 +572,10 @@ class _Device:
             )
         single = loop.num_carried + loop.num_last
         states = schedule.divided.roots
+        is_last = row == rows.first + (0 if loop.reverse else loop.iterations - 1)
+        is_last = is_last if is_live is None else is_last & is_live
         lasts = [
-            _written(last, root, state, (part,))
+            _written(last, root, state, (part,), is_last)
             for last, root, state in zip(
                 lasts,
                 roots[loop.num_carried : single],
@@ -531,7 +584,7 @@ class _Device:
             )
         ]
         ys = [
-            _written(y, root, schedule.state_of_y(index), (local, part))
+            _written(y, root, schedule.state_of_y(index), (local, part), is_live)
             for index, (y, root) in enumerate(zip(ys, roots[single:], strict=True))
         ]
         new = [
@@ -606,14 +659,20 @@ def _row(array: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _written(
-    buffer: jax.Array, root: jax.Array, state: State, place: tuple[jax.Array, ...]
+    buffer: jax.Array,
+    root: jax.Array,
+    state: State,
+    place: tuple[jax.Array, ...],
+    is_live: _Live,
 ) -> jax.Array:
     """Returns a buffer with a root at its place (micro-batch last); a sum over the rows is added
-    there."""
+    there. is_live: False for a root that is of no micro-batch, or of no layer."""
     if not isinstance(state, int):
         place = place[:-1]
     start = (*place, *[jnp.zeros((), np.int32)] * root.ndim)
     update = root.reshape((1,) * len(place) + root.shape).astype(buffer.dtype)
-    if state == SUM:
-        update += jax.lax.dynamic_slice(buffer, start, update.shape)
+    if state == SUM or is_live is not None:
+        before = jax.lax.dynamic_slice(buffer, start, update.shape)
+        update = update + before if state == SUM else update
+        update = update if is_live is None else jnp.where(is_live, update, before)
     return jax.lax.dynamic_update_slice(buffer, update, start)

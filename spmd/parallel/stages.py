@@ -6,15 +6,15 @@ The weights of a loop are rows of a stack. Where the stack's leading dim is shar
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
-from ..core import DeviceData, Sharding, config, points
+from ..core import Sharding, config, points
 from ..core.extend import (
     Graph,
     Loop,
     Node,
     OpSpec,
     Rewrite,
-    Value,
     lowering,
     propagation,
     repeats,
@@ -23,6 +23,7 @@ from ..core.extend import (
     walks,
 )
 from .pipeline import Pipeline
+from .stack_loops import shardings_of, source_of
 
 STAGES = "spmd.stages"
 FEWEST = repeats.FEWEST_ITERATIONS
@@ -31,7 +32,7 @@ FEWEST = repeats.FEWEST_ITERATIONS
 def pipelines(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with a pipeline in the place of each loop over a stack that is split by
     rows; and their number, in words."""
-    shardings: dict[Value, Sharding] = dict(zip(graph.inputs, graph.shardings, strict=True))
+    shardings = shardings_of(graph)
     found = {
         node: split
         for node in graph.nodes
@@ -51,12 +52,10 @@ _PRODUCTS = frozenset({"aten.addmm", "aten.bmm", "aten.convolution", "aten.linea
 _SAME = frozenset({"mark_sharding", "spmd.gather", "spmd.renew", "aten._to_copy", "aten.t"})
 
 
-def _refuse_unequal(graph: Graph, shardings: Mapping[Value, Sharding]) -> None:
+def _refuse_unequal(graph: Graph, shardings: Mapping[Any, Sharding]) -> None:
     """Raises LoweringError for a product with a weight on a stage outside of any loop: each device
     would compute it."""
-    on_stage = {
-        walks.value_name(data) for data, sharding in shardings.items() if sharding.spec.stack
-    }
+    on_stage = {name for name, sharding in shardings.items() if sharding.spec.stack}
     for node in graph.nodes if on_stage else ():
         reads = [operand for operand in node.operands if walks.value_name(operand) in on_stage]
         if reads and node.op.name in _SAME:
@@ -75,15 +74,15 @@ def _refuse_unequal(graph: Graph, shardings: Mapping[Value, Sharding]) -> None:
 _Split = tuple[int, Sharding, tuple[str, ...]]  # an x, its sharding, the axes that split its rows
 
 
-def _split_stack(node: Node, loop: Loop, shardings: Mapping[Value, Sharding]) -> _Split | None:
+def _split_stack(node: Node, loop: Loop, shardings: Mapping[Any, Sharding]) -> _Split | None:
     """Returns the first x of a loop whose rows lie on devices of their own."""
     for index, (run, is_stack) in enumerate(zip(loop.operand_runs(), loop.xs, strict=True)):
-        operand = node.operands[run.start]
-        sharding = shardings.get(operand) if isinstance(operand, DeviceData) else None
-        if sharding is None:
+        source = source_of(node.operands[run.start], shardings)
+        if source is None:
             continue
+        sharding, is_row = source
         dims = sharding.spec.dims
-        axes = dims[0].axes if is_stack and dims else () if is_stack else sharding.spec.stack
+        axes = sharding.spec.stack if not (is_stack or is_row) else dims[0].axes if dims else ()
         if axes:
             return index, sharding, axes
     return None

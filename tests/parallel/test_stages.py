@@ -17,7 +17,9 @@ from spmd import P, ShardingRules
 from spmd.core import storage_of
 from spmd.core.lower.lower import LoweringError
 
-WIDTH, ROWS = 16, 16
+from .staged import WIDTH, Model, loss_of
+
+ROWS = 16
 
 
 @pytest.fixture(autouse=True)
@@ -28,32 +30,6 @@ def micro_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     spmd.sync()
 
 
-class Layer(nn.Module):
-    def __init__(self, p: float = 0.0):
-        super().__init__()
-        self.norm, self.drop = nn.LayerNorm(WIDTH), nn.Dropout(p)
-        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        hidden = torch.relu(self.up(self.norm(x))) * scale
-        return x + self.down(self.drop(hidden))
-
-
-class Model(nn.Module):
-    """Layers that read a value of each row, between an embedding and a head."""
-
-    def __init__(self, num: int, p: float = 0.0, layer: type[nn.Module] = Layer):
-        super().__init__()
-        self.embed, self.head = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 4)
-        self.layers = nn.ModuleList([layer(p) for _ in range(num)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale, x = x.mean(-1, keepdim=True), self.embed(x)
-        for layer in self.layers:
-            x = layer(x, scale)
-        return self.head(x)
-
-
 def staged(model: nn.Module, sizes: tuple[int, ...], rules: Any = (), **options: Any) -> nn.Module:
     mesh = spmd.Mesh(range(8), sizes, ("stage", "fsdp", "tensor")[: len(sizes)])
     table = ShardingRules(rules, units=["layers.*"], stages="stage", **options)
@@ -62,14 +38,16 @@ def staged(model: nn.Module, sizes: tuple[int, ...], rules: Any = (), **options:
     return model
 
 
-def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return model(x).square().mean()
+CLOSE = 1e-12  # in float64, of the largest value of a tensor
 
 
 def check_gradients(model: nn.Module, expected: nn.Module) -> None:
     for actual, parameter in zip(model.parameters(), expected.parameters(), strict=True):
         assert actual.grad is not None and parameter.grad is not None
         check(actual.grad, parameter.grad)
+        if parameter.dtype == torch.float64:
+            difference = (actual.grad.cpu() - parameter.grad).abs().max()
+            assert difference <= CLOSE * parameter.grad.abs().max()
 
 
 TENSOR = {"layers.*.up.weight": P("tensor", None), "layers.*.down.weight": P(None, "tensor")}
@@ -113,6 +91,25 @@ class TestTraining:
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
+
+    def test_an_optimizer_in_front(self) -> None:
+        """A loss that is read before the optimizer's step: the step is in the program of the next
+        loss, whose layers are stages, too."""
+        expected = Model(4).double()
+        model = staged(expected, (4, 2))
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, expected)]
+        spmd.metrics.clear()
+        for _ in range(3):
+            x = torch.randn(ROWS, 8, dtype=torch.float64)
+            losses = loss_of(model, x.to("xla")), loss_of(expected, x)
+            for loss in losses:
+                loss.backward()
+            check(*losses)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        notes = [dict(record.passes) for record in spmd.metrics.compiles()]
+        assert [note["stages"] for note in notes if "stages" in note] == ["2 loops in stages"] * 2
 
     def test_accumulation(self) -> None:
         """Gradients of two batches, each a sum over its own micro-batches."""
@@ -280,7 +277,7 @@ class TestRefused:
     def test_layers_that_differ(self) -> None:
         """Two layers are no loop."""
         model = staged(Model(2), (4, 2))
-        with pytest.raises(LoweringError, match=r"at .*test_stages.* outside of a loop over 3"):
+        with pytest.raises(LoweringError, match=r"at .*staged.* outside of a loop over 3"):
             loss_of(model, torch.randn(ROWS, 8).to("xla")).item()
 
     def test_rules(self) -> None:
@@ -296,6 +293,80 @@ class TestRefused:
     def test_in_a_file(self) -> None:
         table = ShardingRules((), units=["layers.*"], stages="stage", micro_batches=8)
         assert ShardingRules.from_toml(table.to_toml()) == table
+
+
+class TestOperations:
+    """Products a device, as executed: ticks without a micro-batch compute nothing. Eight stages of
+    a layer each, 32 micro-batches."""
+
+    LENGTH, COUNT = 16, 32
+
+    def check_share(self, staged: spmd.Plan, one: spmd.Plan, head: float) -> None:
+        share = (staged.flops - head / 8) / ((one.flops - head) / 8)
+        print(f"{share:.3f} of an eighth of the layers' operations, and the head's")
+        assert 0.9 < share <= 1.1
+
+    @pytest.mark.parametrize("form", ["scan", "a Python loop"])
+    def test_own_stack(self, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "micro_batches", self.COUNT)
+        mesh = spmd.Mesh(range(8), (8,), ("stage",))
+
+        def planned(is_staged: bool) -> spmd.Plan:
+            stack = nn.Parameter(torch.randn(8, 64, 64, device="xla") / 8)
+            if is_staged:
+                spmd.mark_sharding(stack, mesh, P("stage", None, None))
+
+            def step(x: torch.Tensor) -> torch.Tensor:
+                h = x.to("xla")
+                if is_staged:
+                    spmd.mark_sharding(h, mesh, P("stage", None, None))
+                if form == "scan":
+                    h, _ = spmd.scan(lambda h, row: (torch.tanh(h @ row), None), h, stack)
+                for i in range(0 if form == "scan" else 8):
+                    h = torch.tanh(h @ stack[i])
+                loss = h.square().mean()
+                loss.backward()
+                return loss
+
+            return spmd.plan(step, torch.zeros(self.COUNT, self.LENGTH, 64))
+
+        self.check_share(planned(True), planned(False), 0)
+
+    def test_llama(self) -> None:
+        transformers = pytest.importorskip("transformers")
+        mesh = spmd.Mesh(range(8), (8,), ("stage",))
+
+        def planned(layers: int, stages: str | None) -> spmd.Plan:
+            config = transformers.LlamaConfig(
+                hidden_size=64, intermediate_size=128, num_hidden_layers=layers, vocab_size=64,
+                num_attention_heads=4, num_key_value_heads=2,
+            )  # fmt: skip
+            model = transformers.LlamaForCausalLM(config).to("xla")
+            if stages:
+                table = ShardingRules(
+                    (), units=["model.layers.*"], stages=stages, micro_batches=self.COUNT
+                )
+                table.apply(model, mesh)
+
+            def step(ids: torch.Tensor) -> torch.Tensor:
+                ids = ids.to("xla")
+                if stages:
+                    spmd.mark_sharding(ids, mesh, P(stages, None))
+                loss = model(input_ids=ids, labels=ids).loss
+                loss.backward()
+                return loss
+
+            return spmd.plan(step, torch.zeros(self.COUNT, self.LENGTH, dtype=torch.long))
+
+        head, staged = planned(0, None).flops, planned(8, "stage")
+        self.check_share(staged, planned(8, None), head)
+        hop = self.LENGTH * 64 * 4
+        found = [finding.text for finding in staged.findings if finding.kind == "schedule"]
+        for text, way in zip(found, ("forward", "backward"), strict=True):
+            assert text.startswith(
+                f"8 layers on 8 stages over stage, {way}: 32 micro-batches of 1 row in 39 ticks, "
+                f"18% of them bubbles; a device sends {hop:,} bytes a tick, {39 * hop:,} in all"
+            )
 
 
 def test_plans_of_transformers() -> None:

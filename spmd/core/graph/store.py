@@ -200,6 +200,8 @@ class DeviceData:
         if self.store is None:
             assert self.buffer is not None
             return self.buffer, self.sharding
+        if not self.store.buffer.is_fully_addressable and len(self.sharding.blocks()) > 1:
+            return _row_everywhere(self.store.buffer, self.row, self.sharding), self.sharding
         buffer, sharding = self.store.copy_of(self.row)
         return (
             (buffer if sharding is self.sharding else _spread(buffer, sharding, self.sharding)),
@@ -384,6 +386,13 @@ def _spread(buffer: jax.Array, block: Sharding, sharding: Sharding) -> jax.Array
     return from_shards(copies, buffer.shape, sharding.jax)
 
 
+def _row_everywhere(stack: jax.Array, index: int, sharding: Sharding) -> jax.Array:
+    """Returns a copy of a row, which may lie on other processes' devices, on all devices of its
+    sharding: all processes must call it."""
+    with compiler_context():
+        return _launch(jax.jit(read_row, out_shardings=sharding.jax), stack, np.int32(index))
+
+
 def shards_by_device(array: jax.Array) -> dict[jax.Device, jax.Array]:
     """Returns the shards of an array on devices of this process."""
     return {shard.device: shard.data for shard in array.addressable_shards}
@@ -393,11 +402,13 @@ def from_shards(
     shards: Mapping[jax.Device, jax.Array],
     shape: tuple[int, ...],
     sharding: jax.sharding.Sharding,
+    dtype: Any = None,
 ) -> jax.Array:
-    """Returns the array of this shape whose shards are on these devices of this process."""
+    """Returns the array of this shape whose shards are on these devices of this process. dtype: of
+    one that lies on other processes' devices alone."""
     order = [device for device in device_order(sharding) if device in shards]
     return jax.make_array_from_single_device_arrays(
-        shape, sharding, [shards[device] for device in order]
+        shape, sharding, [shards[device] for device in order], dtype=dtype
     )
 
 
@@ -450,6 +461,8 @@ def _run(
         # the same time.
         shards = list(map(shards_by_device, arrays))
         devices = tuple(device for device in device_order(named) if device in shards[0])
+        if not devices:  # the block of other processes
+            return from_shards({}, shape, named, arrays[0].dtype)
         local = [
             _joined([shards_of_array[device] for device in devices], devices)
             for shards_of_array in shards

@@ -50,17 +50,18 @@ def note_dynamic_start(nodes: Sequence[Node], later_nodes: Sequence[Node]) -> No
             add(later, START)
 
 
+def is_kept(node: Node) -> bool:
+    """True for an op whose start stays a part of it."""
+    return node.op.dynamic_start is not None and any(keeps(node) for keeps in keeps_start)
+
+
 def dynamic_start_positions(nodes: Sequence[Node]) -> bool:
     """Makes the known dynamic starts scalar arguments of their ops; returns True if there are
     any."""
     has_dynamic_start = False
     for node in nodes:
         start = node.op.dynamic_start
-        if (
-            start is not None
-            and dims_of(node, START) is not None
-            and not any(keeps(node) for keeps in keeps_start)
-        ):
+        if start is not None and dims_of(node, START) is not None and not is_kept(node):
             node.op, position = start
             node.numbers = (position, *node.numbers)  # the later numbers of a random op are its key
             has_dynamic_start = True

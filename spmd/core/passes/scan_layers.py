@@ -17,6 +17,7 @@ from ..graph.graph import Graph, Name, Node, TupleElement, Value, origin, value_
 from ..graph.store import StackGroup, full_stores
 from ..loop.found_loop import Candidate, Result
 from ..loop.loop_op import Loop
+from ..loop.row_ops import TakeRows
 from ..lower.stack_rows import TAKE_ROWS
 from .found_loops import hoist, with_loops
 from .repeats import FEWEST_ITERATIONS, find_loops
@@ -92,8 +93,11 @@ def _loops_of(graph: Graph, min_saved_ops: float) -> tuple[list[Candidate], str]
 
 
 def is_staged(graph: Graph) -> bool:
-    """True if rows of a stack lie on devices of their own: only a loop computes each there."""
-    return any(sharding.spec.stack for sharding in graph.shardings)
+    """True if rows of a stack lie on devices of their own, or are taken apart by one op: only a
+    loop computes each there."""
+    return any(sharding.spec.stack for sharding in graph.shardings) or any(
+        type(node.op.lowering) is TakeRows for node in graph.nodes
+    )
 
 
 def _planned_loops(

@@ -112,6 +112,8 @@ class Computation:
 
 
 _EXPECTED = re.compile(r"\biterations=(\d+)/while[^/]*$")
+# The share of a conditional's runs that take its branch of true, where its caller states it.
+_RUNS = re.compile(r"\bruns=(\d+)of(\d+)/cond[^/]*$")
 
 
 class Executable(Protocol):
@@ -188,9 +190,13 @@ class Module:
                 if not line.called or line.opcode.endswith(("-done", "-update")):
                     continue  # counted with their start
                 iterations = self.iterations(computation, line) if line.opcode == "while" else 1
-                for kind, name in line.called:
+                runs, of_runs = stated_runs(line) or (1, 1)
+                for place, (kind, name) in enumerate(line.called):
                     called = self.computations[name]
-                    called.count += computation.count * (iterations + (kind == "condition"))
+                    # Of a conditional's branches that of false is the first.
+                    taken = runs if place or runs == of_runs else of_runs - runs
+                    count = computation.count * (iterations + (kind == "condition"))
+                    called.count += count * taken // of_runs
                     called.caller = called.caller or (computation, line)
                     called.is_inner &= computation.is_inner or line.opcode not in _PLAIN_CALLS
 
@@ -206,6 +212,13 @@ class Module:
         expected = _EXPECTED.search(loop.scope)
         fallback = 1 if expected is None else int(expected[1])
         return fallback if simulated is None else simulated
+
+
+def stated_runs(line: Instruction) -> tuple[int, int] | None:
+    """Returns how many runs of a conditional, of how many, take its branch of true; None where its
+    scope does not state it."""
+    stated = _RUNS.search(line.scope) if line.opcode == "conditional" else None
+    return None if stated is None else (int(stated[1]), int(stated[2]))
 
 
 @functools.lru_cache(4096)

@@ -330,10 +330,14 @@ def _without_padding(array: np.ndarray, storage: Storage) -> np.ndarray:
 def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> np.ndarray:
     """The unsharded value of a lease on the host; shards of other processes are gathered first."""
     buffer, sharding = lease.placed()
-    shape = lease.device_data.meta.shape
-    if not transfer.is_readable_here(buffer):
+    data = lease.device_data
+    shape = data.meta.shape
+    # A row may lie on one process's devices: whether all read it together is decided by its store.
+    if not transfer.is_readable_here(buffer if data.store is None else data.store.placed()):
         if not together:
             _come_together(storage, call)
+        if lease.row is None:
+            buffer, sharding = data.placed()
         # Shards of other processes come by a program of all of them, which the agreement has made
         # certain.
         sharding, buffer = (

@@ -5,6 +5,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -240,6 +241,7 @@ def calibrated(kind: str) -> dict[str, float]:
 
 
 HOST = "waiting for the host"
+STAGES = "waiting for other stages"
 WAITING = {
     "ici": "waiting for collectives (ici)",
     "dcn": "waiting for collectives (dcn)",
@@ -302,7 +304,9 @@ class Clock(ABC):
             elif line.opcode in ("call", "conditional", "async-start"):
                 called = [self.module.computations[name] for _, name in line.called]
                 if called:  # of a conditional the longest branch stands for all
+                    before = self.spent.copy()
                     self.computation(max(called, key=lambda branch: len(branch.lines)))
+                    self._idle(line, before)
             elif (kind := collective_kind(line)) is not None:
                 self.start((computation.name, line.name), computation, line, kind)
                 if not line.opcode.endswith("-start"):
@@ -322,6 +326,15 @@ class Clock(ABC):
                 self.wait((computation.name, line.operands[0]))
             else:
                 self.compute(computation, line)
+
+    def _idle(self, line: Instruction, before: Mapping[str, float]) -> None:
+        """Counts the runs of a conditional in which other devices compute, as its scope states
+        them, as waiting."""
+        runs, of_runs = hlo_text.stated_runs(line) or (1, 1)
+        for name in self.constants if runs < of_runs else ():
+            idle = (self.spent[name] - before[name]) * (of_runs - runs) / of_runs
+            self.spent[name] -= idle
+            self.spent[STAGES] += idle
 
     def spend(self, name: str, seconds: float) -> None:
         """Computes for some time."""

@@ -65,6 +65,8 @@ class Figures:
     unused_axes: tuple[tuple[str, str], ...] = ()  # exchanges, kernels: (kind, sentence)
 
 
+# The kinds of notes of a program that a plan lists.
+FINDINGS = ("unused axis", "exchange", "kernel", "schedule")
 # The figures of a plan of several programs: of the one with the largest peak, and sums over all.
 OF_LARGEST = ("arguments", "results", "in_place", "peak")
 SUMMED = ("flops", "cycles", "cycles_once", "kernel_flops", "compile_seconds")
@@ -152,7 +154,7 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
         ),
         terms=terms,
         unused_axes=(
-            *(note for note in record.passes if note[0] in ("unused axis", "exchange", "kernel")),
+            *(note for note in record.passes if note[0] in FINDINGS),
             *_exact_products(exact_cycles(module), iterations),
         ),
     )

@@ -11,7 +11,7 @@ from typing import ClassVar
 from ...core.extend import Computation, Instruction, Module
 from ..hlo.hlo_collectives import groups_of
 from ..hlo.program_facts import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
-from .clock import HOST, WAITING, Chip, Clock, ring_bytes
+from .clock import HOST, STAGES, WAITING, Chip, Clock, ring_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class GpuClock(Clock):
         WAITING["ici"]: ("link", "latency"),
         WAITING["dcn"]: (),
         HOST: (),
+        STAGES: (),
     }
 
     def __init__(self, module: Module, chip: Chip, nodes: tuple[int, ...], rates: GpuRates):

@@ -209,9 +209,10 @@ class PlanFinding:
     kind: "idle rule" (matches nothing in the model), "shadowed rule" (earlier rules match all of
     its paths), "whole" (a large parameter that is replicated), "uneven" (a dim that is padded),
     "unused axis" (a mark over an axis that an op cannot use), "exchange" (how keys reach queries
-    over a sharded sequence), "kernel" (why attention leaves its kernel), "precision" (the cycles of
-    exact float32 products on a TPU), "reshard" (a value that the partitioner moved without an
-    annotation), "given up" (the same, gathered and cut again). subject: the rule or the path.
+    over a sharded sequence), "schedule" (of layers in stages), "kernel" (why attention leaves its
+    kernel), "precision" (the cycles of exact float32 products on a TPU), "reshard" (a value that
+    the partitioner moved without an annotation), "given up" (the same, gathered and cut again).
+    subject: the rule or the path.
     line: the user's line. move: of the last two, as data (`spmd.metrics.Move`).
     """
 

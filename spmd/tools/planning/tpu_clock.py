@@ -23,7 +23,7 @@ from ..hlo.hlo_collectives import (
 )
 from ..hlo.program_facts import kernel_flops, line_cycles
 from ..hlo.splash_calls import is_attention
-from .clock import HOST, WAITING, Chip, Clock, ring_bytes
+from .clock import HOST, STAGES, WAITING, Chip, Clock, ring_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class TpuClock(Clock):
         WAITING["ici"]: ("link", "hop"),
         WAITING["dcn"]: (),
         HOST: (),
+        STAGES: (),
     }
 
     def __init__(

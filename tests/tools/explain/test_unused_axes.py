@@ -73,15 +73,15 @@ class TestFindings:
 
 
 class TestRowsInAPythonLoop:
-    """A stack whose split dim is read row by row is no pipeline: a line, and no advice to split its
-    rows further."""
+    """A stack whose split dim is read row by row, by layers that differ, is no pipeline: a line,
+    and no advice to split its rows further."""
 
     @staticmethod
     def read(mesh: spmd.Mesh, x: torch.Tensor, weights: torch.Tensor, rows: int) -> torch.Tensor:
         weights = spmd.mark_sharding(weights.to("xla"), mesh, P("other", None, None))
         x = spmd.mark_sharding(x.to("xla"), mesh, P("data", None))
         for i in range(rows):
-            x = (x @ weights[i]).tanh()
+            x = (x @ weights[i]).tanh() if i % 3 else (x @ weights[i]).sin().tanh()
         return x.sum()
 
     def test_finding(self, mesh: spmd.Mesh) -> None:
@@ -102,7 +102,7 @@ class TestRowsInAPythonLoop:
         x, weights = torch.randn(8, 16), torch.randn(8, 16, 16) / 4
         total = self.read(mesh, x, weights, rows)
         for i in range(rows):
-            x = (x @ weights[i]).tanh()
+            x = (x @ weights[i]).tanh() if i % 3 else (x @ weights[i]).sin().tanh()
         torch.testing.assert_close(total.cpu(), x.sum(), rtol=1e-5, atol=1e-5)
         assert (
             capsys.readouterr().err.count("read one by one: each device computes with all 8")

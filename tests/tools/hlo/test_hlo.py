@@ -170,6 +170,22 @@ class TestCosts:
         assert product_flops(*line) == 2 * 4 * 8 * 8
         assert repeated_flops(parsed) == 8 * 2 * 4 * 8 * 8
 
+    def test_branch_of_stated_runs(self) -> None:
+        """Of a conditional whose scope states its runs, each branch counts its own."""
+
+        def tick(carry: Any, number: Any) -> Any:
+            with jax.named_scope("runs=4of7"):
+                return jax.lax.cond(number < 4, lambda x: x @ x, jnp.sin, carry), None
+
+        parsed = module(lambda a: jax.lax.scan(tick, a, jnp.arange(7))[0], (8, 8))
+        counts = {
+            line.opcode: computation.count
+            for computation, line in parsed.lines()
+            if line.opcode in ("conditional", "dot", "sine")
+        }
+        assert counts == {"conditional": 7, "dot": 4, "sine": 3}
+        assert repeated_flops(parsed) == 3 * 2 * 8**3
+
     @pytest.mark.parametrize(
         ("images", "kernel", "padding", "stride"),
         [((2, 3, 8, 8), (5, 3, 3, 3), "VALID", 1), ((2, 3, 8, 9), (5, 3, 3, 2), "SAME", 2)],

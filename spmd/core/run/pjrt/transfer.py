@@ -474,4 +474,4 @@ def _handed_over(
 def respelled(buffer: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
     """Returns the same shards on the same devices, under an equal sharding of another name or order
     of devices."""
-    return from_shards(shards_by_device(buffer), buffer.shape, sharding)
+    return from_shards(shards_by_device(buffer), buffer.shape, sharding, buffer.dtype)
