@@ -1,4 +1,4 @@
-"""The optimizer step of Muon over FSDP's shards, next to JAX by hand, by the compilers of real TPUs.
+"""Muon's step over the shards of FSDP, next to JAX by hand, by the compilers of real TPUs.
 
     python -m recipes.benchmarks.muon                    needs libtpu (extra `tpu`)
     python -m recipes.benchmarks.muon --rows toy unequal   on eight simulated devices

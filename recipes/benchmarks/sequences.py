@@ -41,6 +41,7 @@ ROWS = {
         Row("2-layers", "v5p:4x4x4", (4, 16), 4, 32_768, 2, weights="bfloat16", checkpointed=False),
         Row("2-layers-float32", "v5p:4x4x4", (4, 16), 4, 32_768, 2),
         Row("8b", "v5p:4x4x4", (1, 64), 1, 1 << 20, 32),
+        Row("h100", "h100:8", (2, 4), 2, 8192, 2, weights="bfloat16", checkpointed=False),
     )
 }
 
