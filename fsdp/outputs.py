@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import spmd
+from spmd import P
 from spmd.mesh.notes import note_whole
 from spmd.tensors.structures import leaves, map_tensors
 
@@ -86,6 +87,8 @@ class BatchSplit:
         self.axes = axes
         # The number of shards of a batch; each must have equal rows, as XLA would pad the last one.
         self.ways = math.prod(mesh.shape()[axis] for axis in axes)
+        # Other axes are tensor or sequence parallel's, whose marks would follow a gather.
+        self._rest: _Entry = None if self.ways == len(mesh.device_ids) else P.UNCONSTRAINED
         self._of_length: dict[int, _Entry] = {}  # the entry of the spec of dim 1, by its size
 
     def note_sequences(self, inputs: object) -> None:
@@ -112,10 +115,10 @@ class BatchSplit:
         ]
         for tensor in batches:
             if tensor.shape[dim] % self.ways == 0:
-                sequence = (
-                    self._of_length.get(tensor.shape[1]) if dim == 0 and tensor.dim() > 2 else None
-                )
-                spmd.mark_sharding(tensor, self.mesh, _spec(tensor.dim(), dim, self.axes, sequence))
+                is_sequence = dim == 0 and tensor.dim() > 2
+                sequence = self._of_length.get(tensor.shape[1]) if is_sequence else None
+                spec = _spec(tensor.dim(), dim, self.axes, self._rest, sequence)
+                spmd.mark_sharding(tensor, self.mesh, spec)
             else:
                 uneven_shapes.append(tuple(tensor.shape))
         if is_batch and uneven_shapes and len(uneven_shapes) == len(batches):
@@ -125,9 +128,11 @@ class BatchSplit:
 # Cached: a unit marks its inputs and outputs in each pass, and a spec is checked when it is made.
 @functools.cache
 def _spec(
-    rank: int, dim: int, axes: tuple[str, ...], sequence: _Entry = None
+    rank: int, dim: int, axes: tuple[str, ...], rest: _Entry, sequence: _Entry
 ) -> spmd.PartitionSpec:
-    """The spec that shards one dim over axes; sequence: the entry of dim 1."""
-    return spmd.PartitionSpec(
-        *(axes if i == dim else sequence if i == 1 else None for i in range(rank))
-    )
+    """The spec that shards one dim over axes. rest: the entry of each other dim; sequence: that of
+    dim 1, if any."""
+    entries = [axes if i == dim else rest for i in range(rank)]
+    if sequence is not None:
+        entries[1] = sequence
+    return P(*entries)

@@ -30,6 +30,8 @@ class OlmoStep(Step):
         weights = {
             name: self.gathered(weight, P(*parts[name][1])) for name, weight in stored.items()
         }
+        # Else the stack of layer inputs that backward reads would be unsharded along the sequence.
+        x = self.constrained(x, "fsdp", "tensor", None)
         batch, length, _ = x.shape
         shape = (batch, length, model.kv_heads, -1, model.head)
         whole = self.constrained(x, "fsdp", None, None)

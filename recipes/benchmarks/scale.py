@@ -472,6 +472,7 @@ COLUMNS = (
     ("waiting", "of which waiting for collectives ms", 1e-3),
     ("flops", "operations {}", 1e9),
     ("compile", "compile s", 1),
+    ("processor", "processor s", 1),
     ("seconds", "all s", 1),
     ("host", "host GiB", GIB),
 )

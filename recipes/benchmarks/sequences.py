@@ -3,6 +3,7 @@ compilers of real TPUs.
 
     python -m recipes.benchmarks.sequences                      every row and side
     python -m recipes.benchmarks.sequences --rows 8b --sides ours jax
+    python -m recipes.benchmarks.sequences --rows h100          extra `gpu-plan`
 
 No TPU is needed, but libtpu is (extra `tpu`), except for the toy. Ours is Hugging Face's Llama on
 meta, planned by `spmd.plan`: sides "ours" with its tokens marked alone, "marked" with the outputs
@@ -41,6 +42,7 @@ ROWS = {
         Row("2-layers", "v5p:4x4x4", (4, 16), 4, 32_768, 2, weights="bfloat16", checkpointed=False),
         Row("2-layers-float32", "v5p:4x4x4", (4, 16), 4, 32_768, 2),
         Row("8b", "v5p:4x4x4", (1, 64), 1, 1 << 20, 32),
+        Row("h100", "h100:8", (2, 4), 2, 8192, 2, "bfloat16", checkpointed=False, sides=("ours",)),
     )
 }
 

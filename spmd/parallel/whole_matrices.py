@@ -4,13 +4,17 @@ computes whole matrices, and no two the same.
 A partitioner gathers a sharded matrix for each product of it with its transpose, 15 times for five
 Newton-Schulz iterations (kellerjordan.github.io/posts/muon). The pass finds such functions by what
 they compute: a Gram matrix and what is made of it, from one matrix to one of its shape and dtype,
-with nothing else in between. Equal functions become one op, which deals its matrices out over the
-devices: one all-to-all in and one out, both in the dtype in which the function computes.
+with nothing else in between. Equal functions become one op, whose matrices are a stack that is
+split by matrix. Those with fewer equals than devices are dealt out by work. Either has one
+all-to-all in and one out, both in the dtype in which the functions compute.
 """
 
+import itertools
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -34,56 +38,204 @@ from ..core.extend import (
     walks,
 )
 
+Vectors = lowering.Vectors  # scalar arguments of ops: floats and integers
+
 _TRANSPOSES = frozenset({"aten.t", "aten.transpose.int", "aten.permute"})
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm"})
 _FEWEST_PRODUCTS = 3  # of a function: fewer gathers cost less than two exchanges
 _LARGEST_GRAM = 1 << 14  # its rows: a larger one is computed by all devices together
 _MOST_OPS = 256  # of a function
+_MOST_DEALT = 64  # functions of several kinds in one op: each is compiled by itself
 _MOST_BEFORE = 16  # ops from a function's beginning to its first Gram matrix
 
 
 @dataclass(frozen=True, slots=True)
 class WholeMatrices(Lowering):
-    """The result of the body for each operand; these are matrices of one shape and dtype."""
+    """The results of functions of a matrix: of each body for its number of operands, in order."""
 
-    body: Region
+    bodies: tuple[Region, ...]
+    counts: tuple[int, ...]
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        return (self.body,)
+        return self.bodies
 
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        count = len(operands)
-        known = next(filter(None, map(partitioning.axes_of, operands)), None)
-
-        vectors = [vector.reshape(count, -1) for vector in numbers]
-        if known is not None:  # else the packed numbers of all ops would be sharded as these are
-            vectors = [partitioning.placed(vector, known[0], (), ()) for vector in vectors]
-
-        def of_one(matrix: jax.Array, *vectors: jax.Array) -> jax.Array:
-            floats, integers = vectors
-            (result,) = lowering.lower_region(self.body, 0, [matrix], (floats, integers), [None])
-            return result
-
-        if known is None or count == 1:
-            # Unsharded, or alone: it is gathered once.
-            whole = (
-                operands if known is None else [partitioning.placed(operands[0], known[0], (), ())]
+        kinds = [kind for kind, count in enumerate(self.counts) for _ in range(count)]
+        vectors = regions.numbers_by_region(numbers, [self.bodies[kind] for kind in kinds])
+        works = [
+            _Work(partial(self._of_one, kind), matrix, numbers)
+            for kind, matrix, numbers in zip(kinds, operands, vectors, strict=True)
+        ]
+        dealt = _dealt_over(works) if len(self.bodies) > 1 else None
+        if dealt is not None:
+            return dealt
+        ends = [*itertools.accumulate(self.counts)]
+        starts = [0, *ends]
+        return tuple(
+            itertools.chain.from_iterable(
+                _equal(works[start:end]) for start, end in zip(starts, ends, strict=False)
             )
-            return tuple(of_one(x, *(vector[i] for vector in vectors)) for i, x in enumerate(whole))
-        mesh, dims = known
-        axes = tuple(axis for of_dim in dims for axis in of_dim)
-        padding = -count % partitioning.num_shards(mesh, axes)
-        stack = partitioning.placed(jnp.stack(operands), mesh, (), *dims)
-        stacks = [_padded(x, padding) for x in (stack, *vectors)]
-        spec = partitioning.spec(axes)
-        each = jax.shard_map(
-            jax.vmap(of_one), mesh=mesh, in_specs=(spec,) * 3, out_specs=spec, check_vma=False
         )
-        results = partitioning.placed(each(*stacks)[:count], mesh, (), *dims)
-        return tuple(results[index] for index in range(count))
+
+    def _of_one(self, kind: int, matrix: jax.Array, numbers: Vectors) -> jax.Array:
+        (result,) = lowering.lower_region(self.bodies[kind], kind, [matrix], numbers, [None])
+        return result
+
+
+class _Work(NamedTuple):
+    """A function of a matrix, with the numbers of its ops."""
+
+    function: Callable[[jax.Array, Vectors], jax.Array]
+    matrix: jax.Array
+    numbers: Vectors
+
+    @property
+    def cost(self) -> int:
+        """Operations of one of its products, but for a factor."""
+        rows, columns = self.matrix.shape
+        return int(rows * columns * min(rows, columns))
+
+
+def _equal(works: Sequence[_Work]) -> Sequence[jax.Array]:
+    """The results of equal functions of matrices of one shape: a stack that is split over the
+    devices by matrix."""
+    operands, function, count = [work.matrix for work in works], works[0].function, len(works)
+    known = next(filter(None, map(partitioning.axes_of, operands)), None)
+    if known is None or count == 1:
+        # Unsharded, or alone: it is gathered once.
+        return [
+            function(x if known is None else partitioning.placed(x, known[0], (), ()), numbers)
+            for x, (_, _, numbers) in zip(operands, works, strict=True)
+        ]
+    mesh, dims = known
+    # Else the packed numbers of all ops would be sharded as these are.
+    vectors = [
+        partitioning.placed(jnp.stack([work.numbers[i] for work in works]), mesh, (), ())
+        for i in range(2)
+    ]
+    axes = tuple(axis for of_dim in dims for axis in of_dim)
+    padding = -count % partitioning.num_shards(mesh, axes)
+    stack = partitioning.placed(jnp.stack(operands), mesh, (), *dims)
+    stacks = [_padded(x, padding) for x in (stack, *vectors)]
+    spec = partitioning.spec(axes)
+    each = jax.shard_map(
+        jax.vmap(lambda matrix, *numbers: function(matrix, numbers)),
+        mesh=mesh,
+        in_specs=(spec,) * 3,
+        out_specs=spec,
+        check_vma=False,
+    )
+    results = partitioning.placed(each(*stacks)[:count], mesh, (), *dims)
+    return [results[index] for index in range(count)]
+
+
+def _dealt_over(works: Sequence[_Work]) -> tuple[jax.Array, ...] | None:
+    """The results of functions of any shapes, each computed by one device, with about equal work
+    for all: one all-to-all of shards in, and one out. None where not all matrices are sharded
+    evenly over the same axes."""
+    known = [partitioning.axes_of(work.matrix) for work in works]
+    mesh = known[0][0] if known[0] is not None else None
+    layouts = [one[1] for one in known if one is not None and one[0] == mesh]
+    if mesh is None or len(layouts) < len(works):
+        return None
+    of_mesh = [{axis for axes in dims for axis in axes} for dims in layouts]
+    if not of_mesh[0] or any(of_one != of_mesh[0] for of_one in of_mesh):
+        return None
+    axes = tuple(axis for axis in mesh.axis_names if axis in of_mesh[0])
+    blocks = [
+        tuple(
+            size // partitioning.num_shards(mesh, of_dim)
+            for size, of_dim in zip(work.matrix.shape, dims, strict=True)
+        )
+        for work, dims in zip(works, layouts, strict=True)
+    ]
+    ways = partitioning.num_shards(mesh, axes)
+    sizes = [math.prod(block) for block in blocks]
+    if any(size * ways != work.matrix.size for size, work in zip(sizes, works, strict=True)):
+        return None  # uneven
+    hands: list[list[int]] = [[] for _ in range(ways)]
+    for index in sorted(range(len(works)), key=lambda i: -works[i].cost):
+        min(hands, key=lambda hand: sum(works[i].cost for i in hand)).append(index)
+    starts = {
+        index: sum(sizes[before] for before in hand[:place])
+        for hand in hands
+        for place, index in enumerate(hand)
+    }
+    length = max(sum(map(sizes.__getitem__, hand)) for hand in hands)
+
+    def row(parts: Sequence[jax.Array]) -> jax.Array:
+        """Parts [..., elements] behind each other, filled up to the length of all rows."""
+        lead, used = parts[0].shape[:-1], sum(part.shape[-1] for part in parts)
+        return jnp.concatenate([*parts, jnp.zeros((*lead, length - used), parts[0].dtype)], -1)
+
+    def compute(hand: Sequence[int], numbers: Sequence[Vectors], received: jax.Array) -> jax.Array:
+        results = [jnp.zeros((ways, 0), received.dtype)]
+        for index in hand:
+            start, dims = starts[index], layouts[index]
+            shards = received[:, start : start + sizes[index]]
+            matrix = _joined(shards, blocks[index], mesh, axes, dims)
+            result = works[index].function(matrix, numbers[index])
+            results.append(_apart(result, blocks[index], mesh, axes, dims))
+        return row(results)
+
+    def on_device(numbers: Sequence[Vectors], *shards: jax.Array) -> tuple[jax.Array, ...]:
+        nothing = jnp.zeros(0, shards[0].dtype)
+        sent = jnp.stack([row([nothing, *(shards[i].ravel() for i in hand)]) for hand in hands])
+        received = jax.lax.all_to_all(sent, axes, 0, 0, tiled=True)
+        branches = [partial(compute, hand, numbers) for hand in hands]
+        results = jax.lax.switch(jax.lax.axis_index(axes), branches, received)
+        back = jax.lax.all_to_all(results, axes, 0, 0, tiled=True)
+        device_of = {index: device for device, hand in enumerate(hands) for index in hand}
+        return tuple(
+            back[device_of[i], starts[i] : starts[i] + sizes[i]].reshape(blocks[i])
+            for i in range(len(works))
+        )
+
+    specs = [partitioning.spec(*dims) for dims in layouts]
+    numbers = [work.numbers for work in works]
+    dealt = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(partitioning.spec(), *specs),
+        out_specs=tuple(specs),
+        check_vma=False,
+    )
+    return tuple(dealt(numbers, *(work.matrix for work in works)))
+
+
+def _order(
+    mesh: Any, axes: Sequence[str], dims: Sequence[Sequence[str]]
+) -> tuple[list[int], list[int]]:
+    """Of shards with a leading dim for each axis and the block's two behind: the sizes of the axes,
+    and the dims in the order in which they make the matrix."""
+    order = [
+        place
+        for dim, of_dim in enumerate(dims)
+        for place in (*map(list(axes).index, of_dim), len(axes) + dim)
+    ]
+    return [mesh.shape[axis] for axis in axes], order
+
+
+def _joined(
+    shards: jax.Array, block: Sequence[int], mesh: Any, axes: Sequence[str], dims: Any
+) -> jax.Array:
+    """The matrix of its shards [devices, elements]."""
+    sizes, order = _order(mesh, axes, dims)
+    rows = block[0] * partitioning.num_shards(mesh, dims[0])
+    return shards.reshape(*sizes, *block).transpose(order).reshape(rows, -1)
+
+
+def _apart(
+    matrix: jax.Array, block: Sequence[int], mesh: Any, axes: Sequence[str], dims: Any
+) -> jax.Array:
+    """The shards [devices, elements] of a matrix."""
+    sizes, order = _order(mesh, axes, dims)
+    shape = [[*sizes, *block][place] for place in order]
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return matrix.reshape(shape).transpose(back).reshape(math.prod(sizes), -1)
 
 
 def _padded(stack: jax.Array, count: int) -> jax.Array:
@@ -227,27 +379,39 @@ def compute_whole(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     for node in graph.nodes:
         if node not in late and node not in own:
             result.copy(node)
-    for of in kinds.values():
-        first = of[0]
-        body = Region.of([first.exit], [first.entry], first.nodes)
-        metas, kind = (first.exit.meta,) * len(of), regions.kinds_of(body.nodes)
-        scalars = [x for function in of for node in function.nodes for x in result.numbers[node]]
+    for group in _groups(list(kinds.values()), len(graph.mesh.device_ids)):
+        whole = [function for of in group for function in of]
+        bodies = [Region.of([of[0].exit], [of[0].entry], of[0].nodes) for of in group]
+        sources = [node for function in whole for node in function.nodes]
         op = OpSpec.of(
             "spmd.whole_matrices",
-            WholeMatrices(body),
-            metas,
-            (first.entry.meta,) * len(of),
-            numbers=kind * len(of),
+            WholeMatrices(tuple(bodies), tuple(map(len, group))),
+            tuple(function.exit.meta for function in whole),
+            tuple(function.entry.meta for function in whole),
+            numbers=regions.kinds_of(sources),
         )
-        entries = [function.entry for function in of]
-        sources = [node for function in of for node in function.nodes]
-        new = result.add(op, entries, first.nodes[0], scalars, sources)
-        result.replace([function.exit for function in of], new)
+        scalars = [x for node in sources for x in result.numbers[node]]
+        entries = [function.entry for function in whole]
+        new = result.add(op, entries, whole[0].nodes[0], scalars, sources)
+        result.replace([function.exit for function in whole], new)
     for node in graph.nodes:
         if node in late and node not in own:
             result.copy(node)
     count = sum(map(len, kinds.values()))
     return result.graph(), f"{count} functions of a matrix in {len(kinds)} kinds"
+
+
+def _groups(kinds: Sequence[list[_Function]], num_devices: int) -> Iterator[list[list[_Function]]]:
+    """The kinds of functions that are one op: those with fewer functions than devices together, by
+    dtype; the others each by itself."""
+    few: dict[Any, list[list[_Function]]] = defaultdict(list)
+    for kind in kinds:
+        if len(kind) < num_devices:
+            few[kind[0].entry.meta.dtype].append(kind)
+        else:
+            yield [kind]
+    for group in few.values():
+        yield from [group] if sum(map(len, group)) <= _MOST_DEALT else ([kind] for kind in group)
 
 
 def _readers(graph: Graph, nodes: Sequence[Node]) -> set[Node]:

@@ -393,7 +393,11 @@ class _Sharded:
         }
 
     def _as(self, tensor: torch.Tensor, spec: Any) -> torch.Tensor:
-        return resharded(tensor, self.mesh.sharding(spec, tensor.dim(), self.caller))
+        # A dim of 1 is broadcast, as that of a table of positions among a layer's inputs.
+        entries = [
+            None if size == 1 else entry for size, entry in zip(tensor.shape, spec, strict=True)
+        ]
+        return resharded(tensor, self.mesh.sharding(entries, tensor.dim(), self.caller))
 
 
 def _replaced(value: Any, replacements: Mapping[int, torch.Tensor]) -> Any:

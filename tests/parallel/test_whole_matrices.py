@@ -60,13 +60,18 @@ SHAPES = {
     "equal": [(16, 32)] * 8,
     "uneven": [(16, 32)] * 3 + [(32, 16)] * 5 + [(16, 16)],
     "one": [(32, 32)],
+    "all unequal": [(16, 32), (32, 16), (16, 16), (8, 64), (64, 8), (32, 32)],
 }
 
 
 class TestFunctions:
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     @pytest.mark.parametrize("shapes", SHAPES)
     @pytest.mark.parametrize("of_mesh", MESHES)
-    def test_values(self, of_mesh: str, shapes: str) -> None:
+    def test_values(
+        self, of_mesh: str, shapes: str, partitioner: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
         torch.manual_seed(0)
         matrices = [torch.randn(shape, dtype=torch.float64) for shape in SHAPES[shapes]]
         mesh = mesh_of(of_mesh)
@@ -209,3 +214,21 @@ class TestMuon:
             operations.append(plan.flops)
         assert operations[1] <= 1.1 * operations[0] / 4
         assert operations[2] <= 1.1 * operations[0] / 8
+
+    def test_unequal_ones_are_dealt_out(self) -> None:
+        """By work: no device computes more than the largest of eight shapes, or its share of all;
+        two exchanges for all."""
+        shapes = [(64, 64 + 16 * i) for i in range(6)] + [(96, 64), (128, 64)]
+        operations = {}
+        for devices in (1, 4, 8):
+            mesh = spmd.Mesh(range(devices), (devices,), ("fsdp",))
+
+            def step(*matrices: torch.Tensor, mesh: spmd.Mesh = mesh) -> list[torch.Tensor]:
+                return [iterated(spmd.mark_sharding(x, mesh, P("fsdp", None))) for x in matrices]
+
+            plan = spmd.plan(step, *(torch.zeros(shape).to("xla") for shape in shapes))
+            operations[devices] = plan.flops
+            kinds = [row.kind for row in plan.collectives for _ in range(row.count)]
+            assert kinds == ["all-to-all"] * (0 if devices == 1 else 2)
+        assert operations[4] <= 1.2 * operations[1] / 4
+        assert operations[8] <= 1.5 * operations[1] / 8  # the largest has 1.4 of the mean

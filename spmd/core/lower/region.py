@@ -51,7 +51,7 @@ class While(Lowering):
                 else vector
                 for vector, step in zip(numbers, steps, strict=True)
             ]
-            region_numbers = _numbers_by_region(vectors, self.regions)[index]
+            region_numbers = numbers_by_region(vectors, self.regions)[index]
             return lower_region(
                 self.regions[index], index, [*constants, *carry], region_numbers, layouts
             )
@@ -86,7 +86,7 @@ class Branches(Lowering):
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        region_numbers = _numbers_by_region(numbers, self.regions)
+        region_numbers = numbers_by_region(numbers, self.regions)
 
         def branch(index: int) -> Callable[..., list[jax.Array]]:
             return lambda *arrays: strong(
@@ -150,7 +150,7 @@ def body_numbers(region: Region) -> list[float | int]:
     return [number for node in region.nodes for number in node.numbers]
 
 
-def _numbers_by_region(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vectors]:
+def numbers_by_region(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vectors]:
     """Divides the scalar arguments of an op, floats and integers, among its regions in order."""
     vectors, float_start, integer_start = [], 0, 0
     for region in regions:

@@ -296,8 +296,11 @@ def _wait_with(
     awaited = value_of(tensor)
     if body.is_data(awaited) or tensor._storage.is_state:
         return ()
+    owner = tensor._storage if tensor._view is None else tensor._view
     *result, behind_barrier = results(
-        record(_barrier_op((*parts, (awaited.meta, None))), (*values, awaited), (), NOWHERE)
+        record(
+            _barrier_op((*parts, (awaited.meta, owner.sharding))), (*values, awaited), (), NOWHERE
+        )
     )
     if tensor._view is None:
         tensor._storage.write(behind_barrier)

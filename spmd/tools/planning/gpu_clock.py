@@ -84,13 +84,10 @@ class GpuClock(Clock):
         return rate
 
     def seconds_of(self, line: Instruction, kind: str, data: int) -> tuple[float, str]:
-        group = groups_of(line, len(self.nodes))[0]
-        size, nodes = len(group), len({self.nodes[device] for device in group})
-        if kind == "collective-permute":
-            size, nodes = (
-                2,
-                max(len({self.nodes[device] for device in pair}) for pair in groups_of(line, 0)),
-            )
+        # Of a permutation the groups are pairs, or none where no device sends.
+        groups = groups_of(line, len(self.nodes))
+        size = max(map(len, groups), default=0)
+        nodes = max((len({self.nodes[device] for device in group}) for group in groups), default=0)
         if size < 2:
             return 0.0, "ici"
         # Rings over several nodes use the networks of all GPUs of a node that are in the group.
