@@ -123,14 +123,15 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
         """The constructor with the other library's keywords translated."""
         parameters = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
 
-        @ends_at_user_line
         @functools.wraps(init)
         def constructor(
             self: nn.Module, module: nn.Module, mesh: spmd.Mesh | None = None, **keywords: Any
         ) -> None:
             if mesh is not None:
                 keywords["mesh"] = mesh
-            init(self, module, **translate(type(self).__name__, keywords, table, parameters))
+            ends_at_user_line(init)(
+                self, module, **translate(type(self).__name__, keywords, table, parameters)
+            )
 
         return constructor
 

@@ -57,11 +57,20 @@ stack_rows.TAKE_ROWS.add(Stacked)
 
 
 def shardings_of(graph: Graph) -> dict[Any, Sharding]:
-    """Returns the shardings of data, and of the results that are to be sharded so, by name: an
-    optimizer's step may stand before the layers that read its weights."""
-    values = [*graph.inputs, *graph.roots]
-    pairs = zip(values, [*graph.shardings, *graph.pinned], strict=True)
-    return {walks.value_name(value): sharding for value, sharding in pairs if sharding is not None}
+    """Returns the shardings of weights, by name: of inputs, and of the results that are to be
+    sharded so, as an optimizer's step may stand before the layers that read its weights.
+
+    Of a stack of one's own these are parameters: rows of data that are split, such as a batch or a
+    sequence, are read by an ordinary loop.
+    """
+    inputs = list(zip(graph.inputs, graph.shardings, strict=True))
+    own = {(data.meta, sharding) for data, sharding in inputs if data.is_state}
+    pairs = [*inputs, *zip(graph.roots, graph.pinned, strict=True)]
+    return {
+        walks.value_name(value): sharding
+        for value, sharding in pairs
+        if sharding is not None and (sharding.spec.stack or (value.meta, sharding) in own)
+    }
 
 
 def source_of(value: Value, shardings: Mapping[Any, Sharding]) -> tuple[Sharding, bool] | None:
@@ -122,7 +131,7 @@ _shapes: set[tuple[int, ...]] = set()
 def _keeps_place(node: Node) -> bool:
     if _row_of(node, slices.TakeRun) is not None:
         (stack,) = node.operands
-        sharding = stack.sharding if isinstance(stack, DeviceData) else None
+        sharding = stack.sharding if isinstance(stack, DeviceData) and stack.is_state else None
         if sharding is not None and _is_split(sharding):
             _shapes.add(tuple(stack.meta.shape))
         return tuple(stack.meta.shape) in _shapes

@@ -408,7 +408,7 @@ def from_shards(
     one that lies on other processes' devices alone."""
     order = [device for device in device_order(sharding) if device in shards]
     return jax.make_array_from_single_device_arrays(
-        shape, sharding, [shards[device] for device in order], dtype=dtype
+        shape, sharding, [shards[device] for device in order], dtype=None if order else dtype
     )
 
 

@@ -103,8 +103,7 @@ def compile_graph(
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
     with interrupt.between_ops(), sharded.unused_axes() as place_of_note:
         lowered = lower_graph(graph, choices if is_checked else None)
-    for sentence, reader in rows_read(graph):
-        node = graph.sources.get(reader, (reader,))[0]
+    for sentence, node in rows_read(graph):
         place_of_note["unused axis", sentence] = describe(node)
         if not is_planned:
             messages.say(f"{sentence} ({node_line(node)})", "stack reads")

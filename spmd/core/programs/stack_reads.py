@@ -12,9 +12,9 @@ from ..sharding.value import Sharding
 
 
 def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
-    """Yields a sentence, and the first reader, for each sharded value whose rows along a split dim
-    are all read, by ops of their own or by a loop on all devices. Reads of one row, or of some
-    rows, are no loop over stages."""
+    """Yields a sentence, and the first reader as it was recorded, for each sharded value whose rows
+    along a split dim are all read, by ops of their own or by a loop on all devices. Reads of one
+    row, or of some rows, are no loop over stages."""
     shardings: dict[Value, Sharding | None] = dict(zip(graph.inputs, graph.shardings, strict=True))
     readers: defaultdict[tuple[Name, int], dict[object, Node]] = defaultdict(dict)
     taken: dict[Name, tuple[Name, int]] = {}  # the rows that one op takes
@@ -38,7 +38,7 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
         node, stack_value = next(iter(rows.values())), values[name]
         shape, sharding = list(stack_value.meta.shape), shardings.get(stack_value)
         if sharding is not None and len(rows) == shape[dim] > 1 < sharding.tiles(len(shape))[dim]:
-            yield _sentence(sharding, shape, dim), node
+            yield _sentence(sharding, shape, dim), graph.sources.get(node, (node,))[0]
 
 
 def _sentence(sharding: Sharding, shape: list[int], dim: int) -> str:

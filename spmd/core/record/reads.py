@@ -296,11 +296,12 @@ def _wait_with(
     awaited = value_of(tensor)
     if body.is_data(awaited) or tensor._storage.is_state:
         return ()
-    owner = tensor._storage if tensor._view is None else tensor._view
+    sharding = (tensor._storage if tensor._view is None else tensor._view).sharding
+    # What is split along a sequence, too, is gathered by its readers, and not in front of this.
+    if sharding is not None and sum(bool(dim.axes) for dim in sharding.spec.dims) < 2:
+        sharding = None
     *result, behind_barrier = results(
-        record(
-            _barrier_op((*parts, (awaited.meta, owner.sharding))), (*values, awaited), (), NOWHERE
-        )
+        record(_barrier_op((*parts, (awaited.meta, sharding))), (*values, awaited), (), NOWHERE)
     )
     if tensor._view is None:
         tensor._storage.write(behind_barrier)
