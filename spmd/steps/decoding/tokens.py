@@ -7,8 +7,9 @@ decode as before, with the model's call recorded alone.
 """
 
 import contextlib
+import operator
 import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -75,24 +76,24 @@ def sample(
             model, input_ids, logits_processor, stopping_criteria, generation_config, **named
         )
     cache = inputs["past_key_values"]
-    ends = next((x.eos_token_id for x in stopping_criteria if hasattr(x, "eos_token_id")), None)
-    pad = None if ends is None else generation_config._pad_token_tensor
-    choice = _Choice(logits_processor, generation_config.do_sample)
+    ends = [end for x in stopping_criteria for end in _ends(x)]
+    pad = generation_config._pad_token_tensor.item() if ends else 0
+    choice = _Choice(logits_processor, generation_config.do_sample, ends, pad)
     outputs = model._prefill(input_ids, generation_config, inputs, is_first_iteration=True)
     state = _after_prompt(input_ids, inputs, cache)
-    state, stop = choice(state, outputs.logits, ends, pad)
-    call = _call_of(model, kind, choice)
+    state, stop = choice(state, outputs.logits)
+    call = _call_of(model, (*kind, *ends, pad), choice)
     length, is_over, waiting = input_ids.shape[1] + 1, False, None
     with model._optimize_model_for_decode(), call.holds(cache):
         while True:
             # A program behind: the device computes the next token while the host reads this one.
             if waiting is not None:
                 _put(streamer, waiting[0])
-                is_over = ends is not None and bool(waiting[1])
+                is_over = bool(ends) and bool(waiting[1])
             waiting = state.tokens, stop
             if is_over or length >= stopping_criteria.max_length:
                 break
-            *fields, stop = call(*state, ends, pad, cache)
+            *fields, stop = call(*state, cache)
             state = _State(*fields)
             length += 1
     if not is_over:
@@ -111,7 +112,7 @@ def _put(streamer: Any, tokens: torch.Tensor) -> None:
 
 def _kind(
     model: Any, processors: Any, criteria: Any, how: Any, inputs: Mapping[str, Any]
-) -> Hashable:
+) -> tuple[Hashable, ...] | None:
     """What a token depends on besides tensors; None where it depends on earlier tokens, or a method
     of the model's own makes its arguments."""
     cache: Any = inputs.get("past_key_values")
@@ -142,6 +143,12 @@ def _kind(
     return how.do_sample, tuple(settings), tuple(constants.items())
 
 
+def _ends(criterion: Any) -> list[int]:
+    """The end tokens of a criterion."""
+    ends: list[int] = getattr(criterion, "eos_token_id", torch.empty(0)).tolist()
+    return ends
+
+
 def _is_of(thing: Any, module: str, names: set[str] | frozenset[str]) -> bool:
     return type(thing).__module__ == module and type(thing).__name__ in names
 
@@ -169,12 +176,10 @@ def _after_prompt(ids: torch.Tensor, inputs: Mapping[str, Any], cache: Any) -> _
 class _Choice:
     """The choice of the next token by its scores."""
 
-    def __init__(self, processors: Any, is_sampled: bool):
-        self.processors, self.is_sampled = processors, is_sampled
+    def __init__(self, processors: Any, is_sampled: bool, ends: list[int], pad: int):
+        self.processors, self.is_sampled, self.ends, self.pad = processors, is_sampled, ends, pad
 
-    def __call__(
-        self, state: _State, logits: torch.Tensor, ends: Any, pad: Any
-    ) -> tuple[_State, torch.Tensor]:
+    def __call__(self, state: _State, logits: torch.Tensor) -> tuple[_State, torch.Tensor]:
         """The state with a token more, and whether all sequences have ended."""
         scores = self.processors(None, logits[:, -1].to(copy=True, dtype=torch.float32))
         if self.is_sampled:
@@ -182,9 +187,10 @@ class _Choice:
         else:
             tokens = scores.argmax(dim=-1, keepdim=True)
         unfinished = state.unfinished
-        if ends is not None:
-            tokens = torch.where(unfinished[:, None] > 0, tokens, pad)
-            unfinished = unfinished * ~torch.isin(tokens[:, 0], ends)
+        if self.ends:
+            tokens = torch.where(unfinished[:, None] > 0, tokens, self.pad)
+        for end in self.ends:
+            unfinished = unfinished * (tokens[:, 0] != end)
         place = state.place + 1
         is_new = torch.arange(state.written.shape[1], device=place.device) == place
         new = _State(
@@ -198,23 +204,48 @@ class _Choice:
         return new, unfinished.max() == 0
 
 
-class _TokenCall(RecordedCall):
-    """Calls with one cache, which nobody else changes between them."""
+class _Held:
+    """What is known of the calls with one cache, which nobody else changes between them: its parts,
+    the last results, and the kind of a call with these."""
 
-    _held: tuple[Any, Any] = None, None
+    def __init__(self, parts: Any):
+        self.parts, self.results = parts, tuple[Any, ...]()
+        self.key: tuple[Any, ...] | None = None
+
+
+class _TokenCall(RecordedCall):
+    """Calls whose results are the next one's arguments."""
+
+    def __init__(self, module: Any, function: Callable[..., Any]):
+        super().__init__(module, function)
+        self._held: dict[int, _Held] = {}  # by the id of a cache
 
     @contextlib.contextmanager
     def holds(self, cache: Any) -> Iterator[None]:
-        """Inside, the parts of the cache are looked for once."""
-        self._held = cache, super()._parts_of(cache)
+        """A context of calls with one cache."""
+        self._held[id(cache)] = _Held(super()._parts_of(cache))
         try:
             yield
         finally:
-            self._held = None, None
+            del self._held[id(cache)]
+
+    def __call__(self, *arguments: Any) -> Any:
+        result = super().__call__(*arguments)
+        self._held[id(arguments[-1])].results = result[:-1]
+        return result
+
+    def _keys_of(self, flat: Sequence[Any], apart: Mapping[int, Any]) -> Iterable[Any]:
+        """The same for each call with the last one's results: they are those of one recording."""
+        held = self._held[id(flat[len(_State._fields)])]
+        if not (held.results and all(map(operator.is_, flat, held.results))):
+            return super()._keys_of(flat, apart)
+        if held.key is None:
+            held.key = tuple(super()._keys_of(flat, apart))
+        return held.key
 
     def _parts_of(self, item: Any) -> Any:
-        cache, parts = self._held
-        return parts if item is cache and item is not None else super()._parts_of(item)
+        held = self._held.get(id(item))
+        return super()._parts_of(item) if held is None else held.parts
 
 
 def _call_of(model: Any, kind: Any, choice: _Choice) -> _TokenCall:
@@ -222,10 +253,10 @@ def _call_of(model: Any, kind: Any, choice: _Choice) -> _TokenCall:
     call = vars(model).get("_compiled_call_impl")
     known: dict[Any, Any] = call.of_tokens if isinstance(call, ModuleCall) else {}
     if kind not in known:
-        *_, constants = kind
+        constants = kind[2]
 
         def token(*arguments: Any) -> tuple[Any, ...]:
-            *fields, ends, pad, cache = arguments
+            *fields, cache = arguments
             state = _State(*fields)
             named = {"position_ids": state.positions, "attention_mask": state.mask}
             outputs = model(
@@ -235,7 +266,7 @@ def _call_of(model: Any, kind: Any, choice: _Choice) -> _TokenCall:
                 **dict(constants),
                 return_dict=True,
             )
-            state, stop = choice(state, outputs.logits, ends, pad)
+            state, stop = choice(state, outputs.logits)
             return *state, stop
 
         known[kind] = _TokenCall(model, token)
