@@ -525,8 +525,8 @@ class _Task:
                 origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding
             )
         data = self._data_of(objects, origin)
-        if data.buffer is not None and data.sharding is sharding and not port.is_donated:
-            return data.buffer
+        if data.host is None and data.sharding is sharding and not port.is_donated:
+            return data.placed()[0]
         schedule.bring([data], [sharding], stays=False)
         buffer = executables.buffer_of(data, sharding, is_donated=port.is_donated)
         # Its tensor may be held elsewhere, and read later.
