@@ -196,8 +196,9 @@ def _masks(
 
 def _change(utils: Any) -> None:
     """Changes transformers, of a version that has what is changed."""
-    if hasattr(utils, "DeferredStopCheck"):
+    if hasattr(utils, "DeferredStopCheck"):  # and so the loop that `sample` takes the place of
         _defer(utils)
+        replaces(utils.GenerationMixin, "_sample")(sample)
     sliding = getattr(sys.modules["transformers.cache_utils"], "StaticSlidingWindowLayer", None)
     if sliding is not None:
         COUNTERS[sliding] = CountedAttribute("cumulative_length_int", _room)
@@ -206,7 +207,6 @@ def _change(utils: Any) -> None:
     for name, function in (
         ("_prepare_cache_for_generation", _prepare_cache),
         ("_prefill", _prefill),
-        ("_sample", sample),
     ):
         if hasattr(utils.GenerationMixin, name):
             replaces(utils.GenerationMixin, name)(function)

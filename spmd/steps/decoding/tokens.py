@@ -270,5 +270,5 @@ def _call_of(model: Any, kind: Any, choice: _Choice) -> _TokenCall:
             return *state, stop
 
         known[kind] = _TokenCall(model, token)
-    found: _TokenCall = known[kind]
-    return found
+    token_call: _TokenCall = known[kind]
+    return token_call
