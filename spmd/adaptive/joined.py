@@ -1,6 +1,8 @@
 """The points of the core that this package joins: passes, marks of tensors, what runs between two
 ops, each run."""
 
+from functools import partial
+
 from ..core import points
 from ..core.extend import pass_result
 from . import changing, lm_head, loop_copies, unsynced
@@ -36,7 +38,7 @@ points.COMPILE_PASSES.append(("fuse LM heads", lm_head.fuse, {"spmd.cross_entrop
 points.refuse_loops.append(loop_copies.costs_more)
 points.between_ops.append(unsynced.run_iterations)
 points.on_schedule.append(changing.note_run)
-points.keeps_start.append(learning.has_dynamic_dims)
+points.keeps_start.append(partial(filter, learning.has_dynamic_dims))
 # Dims that the user marks, here or by torch's functions.
 points.after_upload.append(marks.keep_marks)
 points.AT_FIRST_USE.append(marks.join_marks)

@@ -266,7 +266,8 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     program of its own, most often that of the others. A call that is recorded to be replayed is cut
     by what is in it, not by what ran before.
     """
-    symbols = [node.op if dynamic.is_kept(node) else repeats.symbol(node) for node in nodes]
+    kept = dynamic.with_kept_start(nodes)
+    symbols = [node.op if node in kept else repeats.symbol(node) for node in nodes]
     for loop in _repeated_loops if observation.active_observation.value is None else ():
         ends = loop.iterations(symbols)
         if _covers(ends, len(nodes)):

@@ -123,22 +123,37 @@ def rows_together(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     return rewrite.rewrite(graph, rules), f"rows of {count} stack{'s' * (count > 1)}"
 
 
-# The shapes of stacks that are split by rows: reads and gradients of their rows keep their places,
-# which else become operands where two programs of a line, or two layers, differ in them alone.
+# The shapes of parameters that are split by rows: a later program may read one as an optimizer's
+# result, and have the gradients of its rows alone.
 _shapes: set[tuple[int, ...]] = set()
 
 
-def _keeps_place(node: Node) -> bool:
-    if _row_of(node, slices.TakeRun) is not None:
-        (stack,) = node.operands
-        sharding = stack.sharding if isinstance(stack, DeviceData) and stack.is_state else None
-        if sharding is not None and _is_split(sharding):
-            _shapes.add(tuple(stack.meta.shape))
-        return tuple(stack.meta.shape) in _shapes
-    return _row_of(node, slices.Gradient) is not None and tuple(node.meta.shape) in _shapes
+def _in_loops(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Yields the reads of a parameter's rows that follow each other from an end of the stack, as a
+    loop over layers reads them, and the gradients of such rows: their places, else operands where
+    two programs of a line or two layers differ in them alone, say which layers these are."""
+    reads: defaultdict[Any, dict[Node, int]] = defaultdict(dict)
+    for node in nodes:
+        if (row := _row_of(node, slices.TakeRun)) is not None:
+            (stack,) = node.operands
+            reads[walks.value_name(stack)][node] = row
+            sharding = stack.sharding if isinstance(stack, DeviceData) and stack.is_state else None
+            if sharding is not None and _is_split(sharding):
+                _shapes.add(tuple(stack.meta.shape))
+    for row_of in reads.values():
+        rows, shape = set(row_of.values()), next(iter(row_of)).operands[0].meta.shape
+        is_run = len(rows) > 1 and max(rows) - min(rows) == len(rows) - 1
+        if is_run and (min(rows) == 0 or max(rows) == shape[0] - 1) and tuple(shape) in _shapes:
+            yield from row_of
+    gradients = {node: _row_of(node, slices.Gradient) for node in nodes}
+    of_shape = Counter(tuple(node.meta.shape) for node, row in gradients.items() if row is not None)
+    for node, row in gradients.items():
+        shape = tuple(node.meta.shape)
+        if row is not None and shape in _shapes and of_shape[shape] > 1:
+            yield node
 
 
-points.keeps_start.append(_keeps_place)
+points.keeps_start.append(_in_loops)
 
 _Addition = Callable[[Rewrite], None]
 _Rows = dict[int, list[Node]]  # by row, the ops that read it

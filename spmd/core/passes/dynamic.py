@@ -6,7 +6,7 @@ runs. Here a known dynamic start becomes an operand of its op. A package pads da
 a tensor holds an unpadded view of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
@@ -25,8 +25,9 @@ START = "start"
 
 _table: Bounded[tuple[CodeType | None, int, str, str | int], tuple[int, ...]] = Bounded(4096)
 NAMES: set[str] = set()  # of the ops in the table: most ops are not, which is quick to see
-# Return True for an op that keeps its start: its result has dynamic dims instead.
-keeps_start: list[Callable[[Node], bool]] = []
+# Return, of the ops of a graph that have a start, those that keep it: the results have dynamic dims
+# instead, or the starts are the rows of a stack.
+keeps_start: list[Callable[[Sequence[Node]], Iterable[Node]]] = []
 
 
 def dims_of(node: Node, part: str | int) -> tuple[int, ...] | None:
@@ -50,22 +51,26 @@ def note_dynamic_start(nodes: Sequence[Node], later_nodes: Sequence[Node]) -> No
             add(later, START)
 
 
-def is_kept(node: Node) -> bool:
-    """True for an op whose start stays a part of it."""
-    return node.op.dynamic_start is not None and any(keeps(node) for keeps in keeps_start)
+def with_kept_start(nodes: Sequence[Node]) -> set[Node]:
+    """Returns the ops of a graph whose start stays a part of them."""
+    started = [node for node in nodes if node.op.dynamic_start is not None]
+    return {node for keeps in keeps_start for node in keeps(started)} if started else set()
 
 
 def dynamic_start_positions(nodes: Sequence[Node]) -> bool:
     """Makes the known dynamic starts scalar arguments of their ops; returns True if there are
     any."""
-    has_dynamic_start = False
-    for node in nodes:
-        start = node.op.dynamic_start
-        if start is not None and dims_of(node, START) is not None and not is_kept(node):
-            node.op, position = start
-            node.numbers = (position, *node.numbers)  # the later numbers of a random op are its key
-            has_dynamic_start = True
-    return has_dynamic_start
+    known = {
+        node: node.op.dynamic_start
+        for node in nodes
+        if node.op.dynamic_start is not None and dims_of(node, START) is not None
+    }
+    for node in with_kept_start(nodes) if known else ():
+        known.pop(node, None)
+    for node, (op, position) in known.items():
+        node.op = op
+        node.numbers = (position, *node.numbers)  # the later numbers of a random op are its key
+    return bool(known)
 
 
 # The ops whose results may be kept with padding: a cache extended by a token, or with its rows

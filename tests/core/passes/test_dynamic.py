@@ -79,9 +79,14 @@ class TestPositions:
     )
     def test_sharded(self, name: str, mesh8: spmd.Mesh) -> None:
         table = torch.arange(16.0 * 8).reshape(16, 8)
-        split = spmd.mark_sharding(table.to("xla"), mesh8, ("fsdp", None))
-        counts = on_both(lambda i, device: self.STEPS[name](i, split if device == "xla" else table))
-        assert not any(counts[2:]), (counts, spmd.metrics.report())
+        for split in (table.to("xla"), torch.nn.Parameter(table.to("xla"), requires_grad=False)):
+            spmd.mark_sharding(split, mesh8, ("fsdp", None))
+            counts = on_both(
+                lambda i, device, split=split: self.STEPS[name](
+                    i, split if device == "xla" else table
+                )
+            )
+            assert not any(counts[2:]), (counts, spmd.metrics.report())
 
     def test_the_ledger_says_so(self) -> None:
         table = torch.ones(5, 11).to("xla")
