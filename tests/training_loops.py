@@ -280,8 +280,11 @@ def gradient_hook(loop: Loop) -> None:
 
 
 def module_backward_hook(loop: Loop) -> None:
+    # a first block's input has no gradient
     loop.handles.append(
-        _block(loop).register_full_backward_hook(lambda module, gin, gout: (gin[0] * 0.5,))
+        _block(loop).register_full_backward_hook(
+            lambda module, gin, gout: tuple(None if one is None else one * 0.5 for one in gin)
+        )
     )
     loop.step()
 
