@@ -17,7 +17,11 @@ _BY_HAND = {  # what a command's script runs as JAX by hand, and what reads its 
     "step": ("jax_gpt", "layouts"),
     "step_table": ("jax_gpt", "layouts", "step"),
     "step_plans": ("jax_gpt", "layouts", "step", "scale"),
-    "scale": ("jax_llama",),
+    "scale": ("jax_llama", "jax_olmo"),
+    "tensor_parallel": ("sides", "scale"),
+    "muon": ("sides", "scale"),
+    "products": ("sides", "scale"),
+    "mamba": ("jax_mamba", "sides", "scale"),
     "sequences": ("jax_sequences", "jax_llama", "sides", "scale"),
     "masked_attention": ("sides", "scale"),
     "experts": ("jax_experts", "jax_llama", "sides", "scale"),
@@ -101,9 +105,37 @@ SECTIONS = {
         is_planned=True,
     ),
     "large": _section(
-        "scale --rows 1b 1b-kept 8b 8b-kept 70b 70b-2048",
+        "scale --rows 1b 1b-kept 8b 8b-kept 70b 70b-2048 32b olmo2-32b",
         rows=_OF_A_PLAN,
         code=_PLANNED,
+        is_planned=True,
+    ),
+    "tensor_parallel": _section(
+        "tensor_parallel --rows mlp mlp-shardy",
+        rows=_OF_A_PLAN,
+        code=_PLANNED,
+        settings=_BY_LIBTPU,
+        is_planned=True,
+    ),
+    "stages": _section("stages", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True),
+    "muon": _section(
+        "muon --rows llama-1b",
+        rows=_OF_A_PLAN,
+        code=_PLANNED,
+        settings=_BY_LIBTPU,
+        is_planned=True,
+    ),
+    "products": _section(
+        "products", rows=_OF_A_PLAN, code=_PLANNED, settings=_BY_LIBTPU, is_planned=True
+    ),
+    "gathers": _section(
+        "narrow_gathers --target v5p:2x2x2", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True
+    ),
+    "mamba": _section(
+        "mamba --rows mamba2",
+        rows=_OF_A_PLAN,
+        code=_PLANNED,
+        settings=_BY_LIBTPU,
         is_planned=True,
     ),
     "memory": _section(

@@ -3,8 +3,8 @@
 The layers have the products of a Llama layer of the given width without its scores: the MLP's
 three, and four as wide as attention's. Nothing runs: the compiler of the target's chips is asked.
 
-    python -m recipes.benchmarks.stages                       70B-like, 64 v5p, 16 stages
-    python -m recipes.benchmarks.stages --stages 0            the same by FSDP alone
+    python -m recipes.benchmarks.stages                 70B-like, 64 v5p, 16 stages, and without
+    python -m recipes.benchmarks.stages --stages 16 8   other numbers of stages; 0: FSDP alone
 """
 
 import argparse
@@ -12,6 +12,8 @@ import time
 
 import torch
 import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
 from torch import nn
 
 import fsdp
@@ -59,8 +61,7 @@ class Model(nn.Module):
         return F.cross_entropy(logits, ids.flatten())
 
 
-def plan_of(given: argparse.Namespace) -> spmd.Plan:
-    stages = given.stages
+def plan_of(given: argparse.Namespace, stages: int) -> spmd.Plan:
     shape = (stages, given.devices // stages) if stages else (given.devices,)
     mesh = spmd.Mesh(range(given.devices), shape, ("stage", "fsdp") if stages else ("fsdp",))
     with torch.device("xla"):
@@ -87,8 +88,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--target", default="v5p:4x4x4")
+    parser.add_argument("--stages", type=int, nargs="+", default=[16, 0])
     numbers = {
-        "devices": 64, "stages": 16, "micro_batches": 32, "batch": 128, "length": 4096,
+        "devices": 64, "micro_batches": 32, "batch": 128, "length": 4096,
         "layers": 80, "width": 8192, "inner": 28672, "vocabulary": 128256,
     }  # fmt: skip
     for name, default in numbers.items():
@@ -97,10 +99,20 @@ def main() -> None:
         )
     given = parser.parse_args()
     spmd.simulate(given.devices)
-    started = time.process_time()
-    plan = plan_of(given)
-    print(plan)
-    print(f"{time.process_time() - started:.0f} seconds of the processor to plan")
+    heads = ("stages", "moved GiB", "of which waiting s", "step s", "peak GiB", "processor s")
+    table = Table(*heads, title=f"{given.layers} layers on {given.target}", title_justify="left")
+    for stages in given.stages:
+        started = time.process_time()
+        plan = plan_of(given, stages)
+        table.add_row(
+            str(stages),
+            f"{plan.moved_bytes / 2**30:.1f}",
+            f"{sum(collective.waiting for collective in plan.collectives):.3f}",
+            f"{plan.seconds:.2f}" if plan.seconds else "-",
+            f"{plan.peak / 2**30:.1f}",
+            f"{time.process_time() - started:.0f}",
+        )
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":
