@@ -15,12 +15,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.hooks import RemovableHandle
 
 import spmd
+from spmd.mesh.notes import ends_at_user_line
 
 from .gradients import loop_of_passes
 from .outputs import BatchSplit
 from .units import root_of, spec_without
 
 
+@ends_at_user_line
 def accumulate_gradients(
     model: nn.Module,
     loss_fn: Callable[..., Any],
@@ -85,6 +87,7 @@ def accumulate_gradients(
     return _accumulated("accumulate_gradients", loss_fn, parts, num_micro_batches, carried, sums)
 
 
+@ends_at_user_line
 def gradient_accumulation(
     train_step: Callable[..., Any],
     iterable_tensors: Sequence[torch.Tensor],

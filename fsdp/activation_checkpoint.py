@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 from torch import nn
 
 import spmd
+from spmd.mesh.notes import ends_at_user_line
 
 _M = TypeVar("_M", bound=nn.Module)
 
 
+@ends_at_user_line
 def checkpoint_module(module: _M, *, policy: Any = None) -> _M:
     """Makes backward compute a module's forward again, in place, and returns the module.
 

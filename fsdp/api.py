@@ -14,7 +14,7 @@ import spmd
 # its door, spmd.dtensor, imports all of torch's DTensor
 from spmd.mesh.device_mesh import DeviceMesh, as_mesh
 from spmd.mesh.global_mesh import get_global_mesh
-from spmd.mesh.notes import say_once
+from spmd.mesh.notes import ends_at_user_line, say_once
 
 from .plan import Placement
 
@@ -24,6 +24,7 @@ ShardOutput = Callable[[Any, spmd.Mesh], None]
 Reshard = bool | int | None
 
 
+@ends_at_user_line
 @dataclass(frozen=True)
 class MixedPrecisionPolicy:
     """The dtypes in which a wrapped module computes and communicates; its parameters are stored in
@@ -96,6 +97,7 @@ class FullPrecision(MixedPrecisionPolicy):
     param_dtype: torch.dtype | None = torch.float32
 
 
+@ends_at_user_line
 @dataclass(frozen=True)
 class OffloadPolicy:
     """Parameters stay in the devices' memory. Source: `torch.distributed.fsdp.OffloadPolicy`.
@@ -110,6 +112,7 @@ class OffloadPolicy:
     """
 
 
+@ends_at_user_line
 @dataclass(frozen=True)
 class CPUOffloadPolicy(OffloadPolicy):
     """Parameters and their gradients are in the host's memory between uses; ops read them on the

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 import spmd
-from spmd.mesh.notes import say_once
+from spmd.mesh.notes import ends_at_user_line, say_once
 from spmd.tensors.bare_names import bare_name
 
 from .api import Settings
@@ -237,6 +237,7 @@ def move(modules: Sequence[nn.Module]) -> None:
             module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to("xla"))
 
 
+@ends_at_user_line
 @contextmanager
 def summon_full_params(
     module: nn.Module, *, recurse: bool = True, writeback: bool = True, with_grads: bool = False

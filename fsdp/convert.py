@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from spmd.mesh.notes import ends_at_user_line
 from spmd.tensors.bare_names import bare_name
 
 RankState = Mapping[str, torch.Tensor]
@@ -31,6 +32,7 @@ RankState = Mapping[str, torch.Tensor]
 _Flat = tuple[Sequence[str], Sequence[Sequence[int]], Sequence[int]]
 
 
+@ends_at_user_line
 def consolidate_sharded_state_dicts(
     state_dict_list: Sequence[RankState], shard_metadata: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
@@ -87,6 +89,7 @@ def consolidate_sharded_state_dicts(
     return _unflattened(full, shard_metadata.get("flatten_info", {}))
 
 
+@ends_at_user_line
 def consolidate_sharded_model_checkpoints(
     ckpt_prefix: str,
     ckpt_suffix: str = "_rank-*-of-*.pth",

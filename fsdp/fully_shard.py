@@ -149,6 +149,11 @@ def _modules(module: Any) -> list[nn.Module]:
 
 def _axes_of_dp_dims(dims: Any) -> tuple[str | None, str | None]:
     """The axes that torch's `DataParallelMeshDims` names: (of shards, of replicas)."""
+    if not hasattr(dims, "shard"):
+        raise TypeError(
+            "fully_shard: expected dp_mesh_dims as torch's DataParallelMeshDims(shard=, "
+            f"replicate=), got {dims!r}"
+        )
     for name in (dims.shard, dims.replicate):
         if name is not None and not isinstance(name, str):
             raise ValueError(
@@ -333,6 +338,7 @@ class UnshardHandle:
         """Returns at once."""
 
 
+@ends_at_user_line
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
     """Makes a method other than `forward` run with the unit's parameters gathered; does nothing for
     a plain module.

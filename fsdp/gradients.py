@@ -6,7 +6,6 @@ reduction."""
 # `spmd.reduce_gradient_in` records again.
 
 import itertools
-import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 import spmd
+from spmd.mesh.notes import warn
 
 from .library import Mesh
 
@@ -172,11 +172,9 @@ class UnsyncedGradients:
         """Makes a gradient the sum of a stack of summands, in place. An error in place of the stack
         becomes a warning: the gradient is reduced."""
         if isinstance(stack, NotImplementedError):
-            warnings.warn(
+            warn(
                 f"no_sync: the gradient of a parameter of shape {list(parameter.shape)} is "
-                f"reduced after each backward pass; {stack}",
-                UserWarning,
-                stacklevel=2,
+                f"reduced after each backward pass; {stack}"
             )
             return
         # in place: in the body of a loop it may be a tensor from outside

@@ -8,7 +8,6 @@ a meaning."""
 import difflib
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.mesh.notes import ends_at_user_line
+from spmd.mesh.notes import ends_at_user_line, warn
 
 from .api import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from .plan import Placement
@@ -100,20 +99,16 @@ def translate(
             type(value) is type(default) and value == default for default in (None, *defaults)
         ):
             reasons[name] = reason
-    warn_without_meaning(caller, reasons, stacklevel=4)
+    warn_without_meaning(caller, reasons)
     return ours
 
 
-def warn_without_meaning(caller: str, reasons: Mapping[str, str], *, stacklevel: int = 3) -> None:
+def warn_without_meaning(caller: str, reasons: Mapping[str, str]) -> None:
     """Warns once of names that change nothing; reasons: name -> the mechanism that takes its
     place."""
     if reasons:
         listed = "; ".join(f"{name} ({reason})" for name, reason in reasons.items())
-        warnings.warn(
-            f"{caller}: accepted, but changes nothing here: {listed}",
-            UserWarning,
-            stacklevel=stacklevel,
-        )
+        warn(f"{caller}: accepted, but changes nothing here: {listed}")
 
 
 def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -201,7 +196,7 @@ def _mixed_precision(value: Any, ours: Keywords) -> Keywords:
         reasons[f"_module_classes_to_ignore={', '.join(ignored)}"] = (
             "as in torch, without an auto_wrap_policy"
         )
-    warn_without_meaning("mixed_precision", reasons, stacklevel=6)
+    warn_without_meaning("mixed_precision", reasons)
     policy = MixedPrecisionPolicy(
         param_dtype=value.param_dtype,
         reduce_dtype=value.reduce_dtype,

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import nn
 
+from spmd.mesh.notes import ends_at_user_line
+
 from .library import PartitionSpec
 from .policies import AnyPolicy, Policy, or_policy, refuse_absent, resolve
 
@@ -22,6 +24,7 @@ from .policies import AnyPolicy, Policy, or_policy, refuse_absent, resolve
 Placement = Any
 
 
+@ends_at_user_line
 def plan_units(
     module: nn.Module, policy: AnyPolicy | None, ignored_modules: Collection[nn.Module] = ()
 ) -> list[tuple[str, nn.Module]]:
@@ -114,6 +117,7 @@ def visit(
     return nested_numel
 
 
+@ends_at_user_line
 def recursive_wrap(
     module: nn.Module,
     auto_wrap_policy: AnyPolicy,
@@ -162,6 +166,7 @@ def recursive_wrap(
     return module, numel
 
 
+@ends_at_user_line
 def parameter_spec(
     shape: Sequence[int], axis: str, size: int, held: Sequence[Any] = ()
 ) -> PartitionSpec:

@@ -21,12 +21,15 @@ from typing import Any
 
 from torch import nn
 
+from spmd.mesh.notes import ends_at_user_line
+
 Policy = Callable[[nn.Module, bool, int], bool]
 AnyPolicy = Any  # a Policy, classes, or an object with torch's `_run_policy`
 Overrides = Mapping[nn.Module, dict[str, Any]]
 _CLASSES = set, frozenset, list, tuple  # of module classes
 
 
+@ends_at_user_line
 def always_wrap_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
     """Returns True: every module becomes a unit.
 
@@ -36,6 +39,7 @@ def always_wrap_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) 
     return True
 
 
+@ends_at_user_line
 def lambda_auto_wrap_policy(
     module: nn.Module, recurse: bool, nonwrapped_numel: int, lambda_fn: Callable[[nn.Module], bool]
 ) -> bool:
@@ -49,6 +53,7 @@ def lambda_auto_wrap_policy(
     return recurse or bool(lambda_fn(module))
 
 
+@ends_at_user_line
 def transformer_auto_wrap_policy(
     module: nn.Module,
     recurse: bool,
@@ -70,6 +75,7 @@ def transformer_auto_wrap_policy(
     return recurse or isinstance(module, classes)
 
 
+@ends_at_user_line
 def size_based_auto_wrap_policy(
     module: nn.Module,
     recurse: bool,
@@ -102,6 +108,7 @@ _OF_TORCH = {"FORCE_LEAF_MODULES": FORCE_LEAF_MODULES, "EXCLUDE_WRAP_MODULES": E
 vars(size_based_auto_wrap_policy).update(_OF_TORCH)
 
 
+@ends_at_user_line
 def or_policy(
     module: nn.Module, recurse: bool, nonwrapped_numel: int, policies: Iterable[AnyPolicy]
 ) -> bool:
@@ -166,7 +173,7 @@ def _callable(policy: AnyPolicy) -> Policy:
     if isinstance(policy, _CLASSES):
         return partial(transformer_auto_wrap_policy, transformer_layer_cls=policy)
     _refuse_class("auto_wrap_policy", policy)
-    if not callable(policy):
+    if not callable(policy) or isinstance(policy, nn.Module):
         raise TypeError(
             "auto_wrap_policy: expected a function (module, recurse, nonwrapped_numel) -> bool, a "
             f"set of module classes or a policy of torch.distributed.fsdp.wrap, got {policy!r}; "
@@ -209,6 +216,7 @@ _LAYERS = ("transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"
 _LEAST = ("min_num_params", "fsdp_min_num_params")
 
 
+@ends_at_user_line
 def policy_from_config(config: Mapping[str, Any]) -> AnyPolicy | None:
     """Returns the policy that a Hugging Face `fsdp_config` describes, or None where it describes
     none.

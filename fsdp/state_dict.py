@@ -23,6 +23,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils._pytree import tree_map_only
 
 import spmd
+from spmd.mesh.notes import ends_at_user_line
 
 from .units import names_by_id
 
@@ -34,6 +35,7 @@ Modules = set[nn.Module] | None
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
 
 
+@ends_at_user_line
 def get_model_state_dict(
     model: nn.Module, *, submodules: Modules = None, options: Options = None
 ) -> StateDict:
@@ -60,6 +62,7 @@ def get_model_state_dict(
     return _gathered(options, theirs.get_model_state_dict, model, submodules=submodules)
 
 
+@ends_at_user_line
 def get_optimizer_state_dict(
     model: nn.Module, optimizers: Optimizers, *, submodules: Modules = None, options: Options = None
 ) -> StateDict:
@@ -79,6 +82,7 @@ def get_optimizer_state_dict(
     )
 
 
+@ends_at_user_line
 def get_state_dict(
     model: nn.Module, optimizers: Optimizers, *, submodules: Modules = None, options: Options = None
 ) -> tuple[StateDict, StateDict]:
@@ -99,6 +103,7 @@ def get_state_dict(
     )
 
 
+@ends_at_user_line
 def set_model_state_dict(
     model: nn.Module, model_state_dict: StateDict, *, options: Options = None
 ) -> Keys:
@@ -116,6 +121,7 @@ def set_model_state_dict(
     return model.load_state_dict(model_state_dict, strict=_of_all_processes(options).strict)
 
 
+@ends_at_user_line
 def set_optimizer_state_dict(
     model: nn.Module, optimizers: Optimizers, optim_state_dict: State, *, options: Options = None
 ) -> None:
@@ -147,6 +153,7 @@ def set_optimizer_state_dict(
         optimizer.load_state_dict(_of_optimizer(optimizer, names, optim_state_dict))
 
 
+@ends_at_user_line
 def set_state_dict(
     model: nn.Module,
     optimizers: Optimizers,

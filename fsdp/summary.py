@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import spmd
+from spmd.mesh.notes import ends_at_user_line
 
 from .units import Unit, names_by_id, wrapped_units
 
@@ -83,6 +84,7 @@ class Shown:
         return str(self)
 
 
+@ends_at_user_line
 def show(model: nn.Module) -> Shown:
     """The units of a wrapped model: parameters, specs, bytes gathered at once, bytes kept per
     device; print it.

@@ -33,7 +33,6 @@ import dataclasses
 import enum
 import functools
 import itertools
-import warnings
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -42,7 +41,7 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.mesh.notes import say_once
+from spmd.mesh.notes import say_once, warn
 
 from .api import CPUOffloadPolicy, FullPrecision, Settings, mesh_within
 from .gradients import GradientHooks, UnsyncedGradients
@@ -100,11 +99,10 @@ def warn_of_dropped_axis(tensor: torch.Tensor, sharding: Any) -> None:
         spmd.PartitionSpec(*layout.partition_spec(tensor.dim())) for layout in (present, sharding)
     )
     if former.without(axis) != former and new.without(axis) == new:
-        warnings.warn(
+        warn(
             f"mark_sharding: FSDP shards this parameter {list(tensor.shape)} over {axis!r}, as "
             f"{former!r}; {new!r} drops that axis, and each of its devices holds all of it: name "
-            "the axis, too, or use spmd.ShardingRules",
-            stacklevel=3,
+            "the axis, too, or use spmd.ShardingRules"
         )
 
 

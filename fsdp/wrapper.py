@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 
 import spmd
+from spmd.mesh.notes import ends_at_user_line
 
 from .activation_checkpoint import checkpoint_module
 from .api import (
@@ -46,6 +47,7 @@ StateDict = dict[str, Any]
 AutoWrapper = Callable[..., nn.Module]
 
 
+@ends_at_user_line
 class FullyShardedDataParallel(nn.Module):
     """Trains a module with parameters, gradients and optimizer state sharded over the devices of a
     mesh axis.
@@ -469,6 +471,7 @@ class _UnitInstances(type):
         )
 
 
+@ends_at_user_line
 class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_UnitInstances):
     """`FullyShardedDataParallel` with the keywords of `torch_xla.distributed.fsdp` (FSDP v1) in
     addition to its own.
@@ -508,6 +511,7 @@ class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_UnitInsta
         return list(self.named_parameters())
 
 
+@ends_at_user_line
 class SpmdFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_UnitInstances):
     """`FullyShardedDataParallel` under the name of
     `torch_xla.experimental.spmd_fully_sharded_data_parallel` (FSDP v2).

@@ -11,6 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 import spmd
 from spmd.mesh.global_mesh import get_global_mesh
 from spmd.mesh.mesh import get_1d_mesh
+from spmd.mesh.notes import ends_at_user_line
 
 from .keywords import ZERO, translate
 from .plan import parameter_spec
@@ -20,6 +21,7 @@ from .plan import parameter_spec
 # parameter's own sharding.
 
 
+@ends_at_user_line
 class ZeroRedundancyOptimizer(Optimizer):
     """An optimizer whose state is sharded over a mesh axis, while parameters and gradients stay as
     they are.

@@ -92,6 +92,9 @@ def main(arguments: list[str] | None = None) -> int:
     # before argparse, which would take options of the script for its own
     if arguments and arguments[0] in of_scripts:
         return of_scripts[arguments[0]](arguments[1:], f"python -m spmd {arguments[0]}")
+    named = arguments[0] if arguments and arguments[0] not in commands.choices else ""
+    if named.isidentifier() and callable(getattr(sys.modules["spmd"], named, None)):
+        parser.error(f"spmd.{named} is a function: call it in Python, as in docs/api.md")
     parsed = parser.parse_args(arguments)
     if parsed.command == "profile":
         return _profile(parsed.address, parsed.folder, parsed.seconds)

@@ -34,6 +34,7 @@ from .graph.meta import dense_meta as dense_meta
 from .graph.source import ends_at_user_line as ends_at_user_line
 from .graph.source import user_frame as user_frame
 from .graph.source import user_line as user_line
+from .graph.source import warn as warn
 from .programs import cache as cache
 from .programs import program as options
 from .programs.miscompiles import MISCOMPILES as MISCOMPILES

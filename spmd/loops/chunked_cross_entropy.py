@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import XlaTensor, config
+from ..core import XlaTensor, config, ends_at_user_line
 from ..core.extend import chunked_losses, losses
 
 aten, ours = torch.ops.aten, torch.ops.spmd
@@ -45,6 +45,7 @@ _LINEAR_CROSS_ENTROPY = losses.LossKind(
 )
 
 
+@ends_at_user_line
 def linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,

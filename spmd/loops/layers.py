@@ -311,6 +311,8 @@ def scan_layers(
     torch.Size([4, 4])
     """
     layer_list = list(layers)
+    if others := [layer for layer in layer_list if not isinstance(layer, nn.Module)]:
+        raise TypeError(f"scan_layers: expected layers as modules, got {others[0]!r}")
     if not layer_list or not on_device("scan_layers", x):
         return layer_by_layer(layer_list, x, *args, policy=policy, **kwargs)
     matches, numbered = check_same_in_all(layer_list)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core import XlaTensor, seed
+from ..core import XlaTensor, ends_at_user_line, seed
 from ..core.extend import Bounded, body
 from .interop.call_jax import static_key
 from .recompute.wrapped import wrapped
@@ -18,6 +18,7 @@ from .recorded_call import RecordedFunction, of_tensors, settings, signature
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+@ends_at_user_line
 def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Function:
     """Returns a function that runs `fn` in Python once and afterwards records it as one op, with
     its gradient.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..core import user_line
+from ..core import ends_at_user_line, user_line
 from ..loops.body_calls import noted
 from ..loops.vma import Tracker, collective, index, summed, tracker
 from ..mesh.hints import did_you_mean, listed
@@ -17,6 +17,7 @@ from .manual_steps import untracked
 AxisNames = str | int | Sequence[str | int]
 
 
+@ends_at_user_line
 @noted
 def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
     """Reduces the shards' tensors element by element over mesh axes; all shards get the same
@@ -44,6 +45,7 @@ def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
     return _reduced("all_reduce", scope, tensor, op, axes)
 
 
+@ends_at_user_line
 @noted
 def all_gather(tensor: Any, dim: int = 0, axis: AxisNames = (), tiled: bool = True) -> Any:
     """Concatenates the shards' tensors along a dim, in the order of the axes; all shards get the
@@ -66,6 +68,7 @@ def all_gather(tensor: Any, dim: int = 0, axis: AxisNames = (), tiled: bool = Tr
     return _linear(scope, tensor if tiled else tensor.unsqueeze(dim), axes, "all_gather", dim)
 
 
+@ends_at_user_line
 @noted
 def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames = ()) -> Any:
     """Reduces the shards' tensors over mesh axes; each shard keeps its part of the result along a
@@ -93,6 +96,7 @@ def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames =
     return _folded(_linear(scope, stack, axes, "all_to_all", dim, dim), reduction, dim)
 
 
+@ends_at_user_line
 @noted
 def all_to_all(tensor: Any, split_dim: int, concat_dim: int, axis: AxisNames = ()) -> Any:
     """Splits each shard's tensor along `split_dim`, sends the k-th part to the k-th shard, and
@@ -114,6 +118,7 @@ def all_to_all(tensor: Any, split_dim: int, concat_dim: int, axis: AxisNames = (
     return _linear(scope, tensor, axes, "all_to_all", split_dim, concat_dim)
 
 
+@ends_at_user_line
 @noted
 def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: AxisNames = ()) -> Any:
     """Sends each shard's tensor from `source` to `target` for every pair; a shard that gets none
@@ -148,6 +153,7 @@ def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: Axis
     return _linear(scope, tensor, axes, "permute", tuple(routes))
 
 
+@ends_at_user_line
 @noted
 def broadcast(tensor: Any, source: int = 0, axis: AxisNames = ()) -> Any:
     """Sends the tensor of the shard `source` to all shards along the axes. Its gradient arrives
@@ -178,6 +184,7 @@ def broadcast(tensor: Any, source: int = 0, axis: AxisNames = ()) -> Any:
     )
 
 
+@ends_at_user_line
 def axis_index(axis: AxisNames) -> Any:
     """The index of the shard along an axis, or along several (the first is the outermost): an int64
     scalar tensor.
@@ -194,6 +201,7 @@ def axis_index(axis: AxisNames) -> Any:
     return index(_where("axis_index", axis)[1])
 
 
+@ends_at_user_line
 def axis_size(axis: AxisNames) -> int:
     """The number of shards along an axis, or along several. Raises as `all_reduce` does.
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
-from ..core import Sharding, XlaTensor, grad_shardings, storage_of, view_of
+from ..core import Sharding, XlaTensor, ends_at_user_line, grad_shardings, storage_of, view_of
 from ..core.extend import reads
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..tensors.annotate import on_device
 
 
+@ends_at_user_line
 class use_sharding:
     """A context in which ops read tensors with another spec than the stored one.
 

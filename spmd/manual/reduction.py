@@ -7,7 +7,6 @@ annotations, views and sums of several uses.
 """
 
 import operator
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,10 +17,12 @@ from ..core import (
     Storage,
     XlaTensor,
     annotations,
+    ends_at_user_line,
     grad_shardings,
     storage_of,
     tensor_meta,
     view_of,
+    warn,
 )
 from ..core.extend import (
     Node,
@@ -43,6 +44,7 @@ from .unreduced import LINEAR, SAME, location_of, sums_of
 _warned: set[tuple[str, torch.dtype]] = set()
 
 
+@ends_at_user_line
 def reduce_gradient_in(
     leaf: torch.Tensor, dtype: torch.dtype | None, factor: float | None = None
 ) -> Any:
@@ -170,9 +172,7 @@ def _recorded_again(node: Node, operands: Sequence[Value]) -> Value:
 def _warn(name: str, computed: torch.dtype, requested_dtype: torch.dtype) -> None:
     if (name, requested_dtype) not in _warned:
         _warned.add((name, requested_dtype))
-        warnings.warn(
+        warn(
             f"a gradient is to be reduced in {requested_dtype}, but {name} computes it in "
-            f"{computed} and has no other dtype: it is reduced in {computed}",
-            UserWarning,
-            stacklevel=2,
+            f"{computed} and has no other dtype: it is reduced in {computed}"
         )

@@ -89,6 +89,7 @@ def shard_map(
     return wrapped(call_on_shards, fn, mesh, in_specs, out_specs, axis_names, check_vma)
 
 
+@ends_at_user_line
 def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | None = None) -> Any:
     """Returns one shard's part of a tensor, with its shape; each shard applies the ops on it to its
     own part.
@@ -121,6 +122,7 @@ def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | Non
     return ManualStep.apply(tensor, mesh.sharding((), 0), cut, False)
 
 
+@ends_at_user_line
 def disable_manual_sharding(
     tensor: Any, partition_spec: Any, full_shape: Sequence[int], *, mesh: Mesh | None = None
 ) -> Any:

@@ -28,6 +28,7 @@ from ..core import (
     Storage,
     annotations,
     dense_meta,
+    ends_at_user_line,
     specs,
     threads,
     wrap,
@@ -176,6 +177,7 @@ class _First(Lowering):
         return (jnp.where(index == 0, array[None], jnp.zeros((), array.dtype)),)
 
 
+@ends_at_user_line
 def unreduced(
     gradients: Sequence[torch.Tensor], mesh: Mesh, batch_axes: Sequence[str], over: Sequence[str]
 ) -> list[torch.Tensor | NotImplementedError]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
-from ..core import Dim, Patch, Sharding, hardware, specs
+from ..core import Dim, Patch, Sharding, ends_at_user_line, hardware, specs
 from .graph_constants import constant_of_graphs
 from .mesh import Mesh
 from .placements import spec_of
@@ -30,6 +30,7 @@ def as_mesh(mesh: Any) -> Any:
     )
 
 
+@ends_at_user_line
 class DeviceMesh(theirs.DeviceMesh):
     """Devices in a grid, each dim of which is one axis of a `Mesh`, or several axes as one.
 
@@ -265,6 +266,7 @@ def _dims_on(root: Mesh, sharding: Sharding | None, rank: int) -> list[Dim]:
     return [*dims, *[specs.UNSHARDED] * (rank - len(dims))]
 
 
+@ends_at_user_line
 def init_device_mesh(
     device_type: str,
     mesh_shape: Sequence[int],

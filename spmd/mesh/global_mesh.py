@@ -1,10 +1,12 @@
 """The default mesh: of the innermost `with mesh:`, else the process's own."""
 
+from ..core import ends_at_user_line
 from .mesh import ENTERED, Mesh
 
 _global: list[Mesh] = []  # at most one
 
 
+@ends_at_user_line
 def set_global_mesh(mesh: Mesh | None) -> None:
     """Sets the default mesh of calls without one, in all threads; None removes it.
 

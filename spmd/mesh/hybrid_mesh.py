@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from jax.experimental import mesh_utils
 
-from ..core import hardware, topology
+from ..core import ends_at_user_line, hardware, topology
 from .mesh import Mesh
 
 
+@ends_at_user_line
 class HybridMesh(Mesh):
     """A mesh over slices: axis i has `dcn_mesh_shape[i] * ici_mesh_shape[i]` devices, with the
     slices the slower index.

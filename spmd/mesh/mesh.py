@@ -372,6 +372,7 @@ def _arguments(expression: ast.expr) -> tuple[list[Any], dict[str, Any]]:
     raise TypeError("it is neither a call nor a dict")
 
 
+@ends_at_user_line
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     """Returns a mesh of all devices on one axis. Source: `torch_xla.distributed.spmd.get_1d_mesh`.
 

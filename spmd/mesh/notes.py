@@ -5,6 +5,7 @@ import functools
 
 from ..core import Sharding, messages
 from ..core import ends_at_user_line as ends_at_user_line
+from ..core import warn as warn
 
 # Prints a line about devices that do no work of their own; a text once.
 say_once = functools.cache(functools.partial(messages.say, kind="idle"))

@@ -2,10 +2,18 @@
 
 from typing import Any, ClassVar
 
-from ..core import UNCONSTRAINED
+from ..core import UNCONSTRAINED, ends_at_user_line
 
 Axis = str | int
 SpecEntry = Axis | tuple[Axis, ...] | None | Any  # Any: jax's UNCONSTRAINED
+
+
+@ends_at_user_line
+def _refuse(entry: object) -> None:
+    raise TypeError(
+        "PartitionSpec: expected an axis name, an axis index, a tuple of them, None or "
+        f"UNCONSTRAINED, got {entry!r}"
+    )
 
 
 class PartitionSpec(tuple[SpecEntry, ...]):
@@ -32,10 +40,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
             for axis in axes:
                 is_none = axis is None and not isinstance(entry, tuple)
                 if not is_none and (not isinstance(axis, (str, int)) or isinstance(axis, bool)):
-                    raise TypeError(
-                        "PartitionSpec: expected an axis name, an axis index, a tuple of them, "
-                        f"None or UNCONSTRAINED, got {entry!r}"
-                    )
+                    _refuse(entry)
         return super().__new__(cls, entries)
 
     def without(self, axis: str) -> "PartitionSpec":

@@ -13,7 +13,7 @@ from typing import Any
 # the base classes of torch.distributed.tensor's placements; imports nothing
 from torch._C import _distributed as kinds
 
-from ..core import Sharding, specs
+from ..core import Sharding, ends_at_user_line, specs
 from .partition_spec import PartitionSpec
 
 Placement = kinds.Placement
@@ -107,6 +107,7 @@ def splits_of(
     return splits
 
 
+@ends_at_user_line
 def placements_of(sharding: Sharding, rank: int) -> tuple[Any, ...]:
     """The placements of a tensor of `rank` dims with this sharding, one per axis of its mesh.
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import torch
 
-from ..core import Meta, dense_meta
+from ..core import Meta, dense_meta, ends_at_user_line
 from ..core.extend import Arrays, Interned, partitioning
 from ..loops.interop.call_jax import ApplyJax, JaxCall, is_float
 from ..tensors.annotate import on_device
@@ -17,6 +17,7 @@ from ..tensors.annotate import on_device
 Function = Callable[..., Any]
 
 
+@ends_at_user_line
 def kernel(
     function: Function, words: str, *, sharded: str, backward: Function | None = None
 ) -> "KernelOfShards":

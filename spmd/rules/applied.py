@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from ..core import Sharding, XlaTensor, config, module_moves, storage_of
+from ..core import Sharding, XlaTensor, config, ends_at_user_line, module_moves, storage_of
 from ..mesh.global_mesh import needed_mesh
 from ..mesh.hints import did_you_mean
 from ..mesh.mesh import Mesh
@@ -485,6 +485,7 @@ class _UnitMaker(NamedTuple):
 _registered: _UnitMaker | None = None
 
 
+@ends_at_user_line
 def register_units(
     wrap: Callable[..., Any],
     checkpoint: Callable[..., Any],

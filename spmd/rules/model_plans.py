@@ -7,13 +7,13 @@ transformers is not imported.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from ..core import warn
 from ..mesh.hints import did_you_mean
 from ..mesh.partition_spec import PartitionSpec
 from .patterns import matches
@@ -113,10 +113,9 @@ def plans_of(
             "the rules as a table, or ask spmd.suggest"
         )
     if any(idle.values()):
-        warnings.warn(
+        warn(
             f"ShardingRules.of({type(model).__name__}): these entries match nothing in the model: "
-            f"{_listed(idle)}",
-            stacklevel=3,
+            f"{_listed(idle)}"
         )
     rules = [*_parameters(model, [(plans["ep_plan"], expert), (plans["tp_plan"], tensor)])]
     rules += _sequences(model, plans["ep_plan"], expert) + _sequences(
@@ -212,10 +211,9 @@ def _refuse_unmeant(config: Any, expert: Axis, stages: str | None) -> None:
         ("fsdp_mixed_precision", "mp_policy"),
     ):
         if _setting(config, name):
-            warnings.warn(
+            warn(
                 f"ShardingRules.of: {name} of the configuration is no part of a table; hand "
-                f"{keyword}=... to `apply`",
-                stacklevel=4,
+                f"{keyword}=... to `apply`"
             )
 
 

@@ -52,6 +52,7 @@ class Units:
             )
 
 
+@ends_at_user_line
 class ShardingRules:
     """The specs of a model's parameters and activations, as an ordered table apart from the model.
 
@@ -98,7 +99,6 @@ class ShardingRules:
     units: Units | None
     checkpoint: dict[str, str]  # pattern -> what is saved
 
-    @ends_at_user_line
     def __init__(
         self,
         rules: Specs = (),
@@ -280,7 +280,6 @@ class ShardingRules:
             micro_batches=micro_batches,
         )
 
-    @ends_at_user_line
     def apply(
         self, model: nn.Module, mesh: Mesh | None = None, *, strict: bool = True, **fsdp: Any
     ) -> Applied:

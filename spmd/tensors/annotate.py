@@ -122,6 +122,7 @@ def layout_of(
         partition_spec is None
         and not isinstance(mesh, (Mesh, Sharding))
         and hasattr(mesh, "partition_spec")
+        and hasattr(mesh, "mesh")
     ):
         mesh, partition_spec = mesh.mesh, mesh.partition_spec
     elif partition_spec is None and isinstance(mesh, (tuple, list, str)):
@@ -169,6 +170,7 @@ def _checked(layout: Sharding, rank: int, caller: str) -> Sharding:
     return layout
 
 
+@ends_at_user_line
 def annotate_custom_sharding(
     tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None
 ) -> torch.Tensor:
@@ -192,6 +194,7 @@ def annotate_custom_sharding(
     return tensor
 
 
+@ends_at_user_line
 def mark_sharding_with_gradients(
     tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None
 ) -> torch.Tensor:
@@ -386,6 +389,7 @@ class _ShardAs(torch.autograd.Function):
         return tuple(result)
 
 
+@ends_at_user_line
 def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
     """Returns the values of two pytrees as new tensors, each with the same sharding as its partner.
 
@@ -432,6 +436,7 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
     return tree_unflatten(ours, shape), tree_unflatten(theirs, their_shape)
 
 
+@ends_at_user_line
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
     """Drops a tensor's annotation and returns the tensor; data that was sharded is replicated on
     its devices.

@@ -2,6 +2,8 @@
 
 import re
 
+from ..core import ends_at_user_line
+
 # The modules that PyTorch/XLA's FSDPs, torch.compile and torch's checkpoint_wrapper put between a
 # module and its parameters.
 _WRAPPERS = re.compile(
@@ -10,6 +12,7 @@ _WRAPPERS = re.compile(
 )
 
 
+@ends_at_user_line
 def bare_name(name: str) -> str:
     """The name of a parameter, buffer or module without the modules that wrappers of other
     libraries insert.

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-from ..core import syncs
+from ..core import ends_at_user_line, syncs
 
 
+@ends_at_user_line
 def on_sync(function: Callable[[syncs.Synced], Any]) -> RemovableHandle:
     """Calls a function after each sync, explicit (`sync`) or by a read, with a description of the
     sync.
@@ -56,6 +57,7 @@ def end_step() -> None:
             closure(*args)
 
 
+@ends_at_user_line
 def add_step_closure(
     closure: Callable[..., Any], args: Sequence[Any] = (), run_async: bool = False
 ) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from ..core import CompileRecord, compile_log
+from ..core import CompileRecord, compile_log, ends_at_user_line
 
 
+@ends_at_user_line
 def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = False) -> str:
     """Describes a program: its line of the compile log, then its collectives and the moves that no
     annotation requests (`Move`), a line each.

@@ -13,6 +13,7 @@ from ..core import (
     XlaTensor,
     abstract,
     dense_meta,
+    ends_at_user_line,
     hardware,
     host_copy,
     jax_facts,
@@ -29,6 +30,7 @@ from .shards import tensor_of
 from .simulated import simulate
 
 
+@ends_at_user_line
 def initialize(
     coordinator_address: str | None = None,
     num_processes: int | None = None,
@@ -183,6 +185,7 @@ def process_count() -> int:
     return processes.count()
 
 
+@ends_at_user_line
 def from_process_local(
     data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]
 ) -> torch.Tensor:
@@ -223,6 +226,7 @@ def from_process_local(
     return tensor_of(meta, transfer.upload_part(part, meta.shape, sharding), sharding)
 
 
+@ends_at_user_line
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The full value as a CPU tensor, in every process; all must call it. A sync.
 
@@ -240,6 +244,7 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return host_copy(target, "full_tensor", together=True)
 
 
+@ends_at_user_line
 def full_state_dict(module: nn.Module) -> dict[str, Any]:
     """The module's state dict with full tensors on the CPU (see `full_tensor`), in every process;
     all must call it.

@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from ..core import HOST, XlaTensor, annotations, create, hardware
+from ..core import HOST, XlaTensor, annotations, create, ends_at_user_line, hardware
 from .annotate import on_device
 
 
+@ends_at_user_line
 def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """Names the tensor's value; a policy of `spmd.checkpoint_policies` saves or offloads it by this
     name.
@@ -26,6 +27,7 @@ def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
     return create.CHECKPOINT_NAME(tensor, name)
 
 
+@ends_at_user_line
 def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the value in the host's memory ("pinned_host"), sharded over the devices' hosts as
     over the devices.
@@ -47,6 +49,7 @@ def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
     return create.TO_HOST(on_device(tensor, "place_to_host"))
 
 
+@ends_at_user_line
 def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the value in the device's memory; its gradient goes to the host's memory, as the
     tensor came from there.
@@ -62,6 +65,7 @@ def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
     return create.TO_DEVICE(on_device(tensor, "place_to_device"))
 
 
+@ends_at_user_line
 def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Keeps an optimizer's state (moments, momentum) in the host's memory between its steps;
     returns the optimizer.

@@ -14,6 +14,7 @@ from . import closures
 from .annotate import on_device
 
 
+@ends_at_user_line
 def device(index: int | None = None) -> torch.device:
     """The logical device, `xla:0`, for all physical devices.
 
@@ -69,6 +70,7 @@ class DeviceAttributes:
     memory: int | None
 
 
+@ends_at_user_line
 def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAttributes:
     """The attributes of a device: hardware, coordinates in the torus, process, slice, memory.
 
@@ -154,6 +156,7 @@ def sync(wait: bool = False) -> None:
         closures.end_step()
 
 
+@ends_at_user_line
 def mark_step(wait: bool = False) -> None:
     """`sync` under the name that older PyTorch/XLA scripts use.
 
@@ -166,6 +169,7 @@ def mark_step(wait: bool = False) -> None:
     sync(wait=wait)
 
 
+@ends_at_user_line
 def manual_seed(seed: int) -> None:
     """Seeds the device's random stream only; `torch.manual_seed` seeds it together with the CPU's.
 
@@ -179,6 +183,7 @@ def manual_seed(seed: int) -> None:
     seeds.manual_seed(seed)
 
 
+@ends_at_user_line
 def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
     """The StableHLO of recorded values, with its sharding attributes, before XLA's passes; nothing
     runs.
@@ -198,6 +203,7 @@ def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
     return syncs.stablehlo(_on_device(tensors, "get_stablehlo"))
 
 
+@ends_at_user_line
 def get_hlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
     """The HLO of recorded values as XLA has partitioned and optimised it: one device's program.
     Compiled, and not run.
@@ -219,6 +225,7 @@ def _on_device(tensors: Iterable[torch.Tensor] | None, caller: str) -> list[XlaT
     return None if tensors is None else [on_device(tensor, caller) for tensor in tensors]
 
 
+@ends_at_user_line
 def residence(tensor: torch.Tensor) -> str:
     """The location of a tensor's data, without a read of it; for a view that of its base.
 

@@ -39,6 +39,7 @@ from ..core import (
 from .annotate import layout_of, on_device
 
 
+@ends_at_user_line
 @dataclass(slots=True, eq=False)
 class Shard:
     """One device's part of a tensor. `XLAShard` is another name for it.
@@ -139,6 +140,7 @@ def _shard(shard_slice: jax.Shard, padded: tuple[int, ...], shape: tuple[int, ..
     )
 
 
+@ends_at_user_line
 def from_local_shards(
     shards: Iterable["torch.Tensor | Shard"],
     mesh: Any,
@@ -223,6 +225,7 @@ def _full_shape(
     return full
 
 
+@ends_at_user_line
 def load_local_shards_(
     tensor: torch.Tensor, shards: Iterable["torch.Tensor | Shard"]
 ) -> torch.Tensor:

@@ -23,6 +23,10 @@ from jax._src import xla_bridge as _xla_bridge
 # Exists in jax 0.10 to 0.12. The launchers that jax detects (SLURM, Open MPI, TPU pods); only
 # `jax.distributed.initialize` reads them, and it does not return its findings.
 from jax._src.clusters import ClusterEnv as ClusterEnv
+
+# Exists in jax 0.10 to 0.12. By class, the type of a value as jax's functions see it; the public
+# `jax.core.pytype_aval_mappings` warns that it goes.
+from jax._src.core import pytype_aval_mappings as pytype_aval_mappings
 from jax._src.export import _export
 
 # Exists in jax 0.10 to 0.12. Finds SciPy's LAPACK for XLA's kernels; jax calls it where such an op

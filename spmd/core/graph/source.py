@@ -18,12 +18,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from ..base import arguments
 from ..base.config import config
 from ..base.tables import Bounded
 from .graph import Node, Value, origin, result_index
@@ -88,6 +89,9 @@ _LIBRARY_ROOTS = (
     "<frozen ",
     "<eval_with_key>",  # code that torch.fx writes
 )
+# Packages that this library calls, and that run no code of the user's.
+_PACKAGES = ("/numpy/", "/jax/", "/jaxlib/", "/etils/", "/orbax/", "/fsspec/", "/rich/")
+_PYTHON, _INSTALLED = os.path.dirname(os.__file__) + os.sep, "site-packages"
 _is_library: Bounded[CodeType, bool] = Bounded(16_384)
 
 
@@ -207,12 +211,14 @@ def user_line() -> Line:
     return Line(*user_frame(2))
 
 
+_warned: dict[Any, Any] = {}  # Python's register of what was said where
+
+
 def warn(text: str) -> None:
     """Warns at the user's line, whatever the depth of modules above."""
     line = Line(*user_frame(2))
-    warnings.warn_explicit(
-        text, UserWarning, "?" if line.code is None else line.code.co_filename, line.number
-    )
+    file = "?" if line.code is None else line.code.co_filename
+    warnings.warn_explicit(text, UserWarning, file, line.number, registry=_warned)
 
 
 def nearest_user_frame(frame: FrameType | None) -> FrameType | None:
@@ -235,7 +241,7 @@ def at_user_line(error: Exception) -> Exception:
         of_user = dict[FrameType, TracebackType]()
         while entry is not None:
             # an error that came through here before has a frame twice
-            if not is_library(entry.tb_frame.f_code) and entry.tb_frame is not raising.f_back:
+            if _is_of_user(entry.tb_frame.f_code) and entry.tb_frame is not raising.f_back:
                 of_user[entry.tb_frame] = entry
             entry = entry.tb_next
         # The frame that called is added as the error leaves it; where torch's are between, here.
@@ -248,18 +254,54 @@ def at_user_line(error: Exception) -> Exception:
     return error
 
 
-def ends_at_user_line(function: F) -> F:
-    """Decorates a function that users call: its errors end at their line (see `at_user_line`)."""
+def ends_at_user_line(of: F) -> F:
+    """Decorates a function that users call, or a class with its public methods: its errors end at
+    their line (see `at_user_line`), and name an argument that is no instance of its annotation."""
+    if isinstance(of, type):
+        for name, value in [*vars(of).items()]:
+            is_public = name == "__init__" or (name[0] != "_" and name != "forward")
+            if is_public and isinstance(value, FunctionType):
+                setattr(of, name, ends_at_user_line(value))
+            elif is_public and isinstance(value, classmethod):
+                setattr(of, name, classmethod(ends_at_user_line(value.__func__)))
+        return of
 
-    @functools.wraps(function)
+    @functools.wraps(of)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
-        except (TypeError, ValueError, RuntimeError, LookupError, OSError) as error:
+            return of(*args, **kwargs)
+        except Exception as error:
+            if type(error) is AssertionError:  # a fault of this library: all of its frames
+                raise
+            try:
+                if not _has_user_code(error):
+                    arguments.check(of, args, kwargs, error)
+            except TypeError as named:
+                at_user_line(named)
+                raise
             at_user_line(error)
             raise
 
     return call  # type: ignore[return-value]
+
+
+def _is_of_user(code: CodeType) -> bool:
+    """True for code that an error names: not Python's own, nor that of `_PACKAGES`."""
+    file = code.co_filename
+    if _INSTALLED in file:
+        return not (is_library(code) or any(name in file for name in _PACKAGES))
+    return not (is_library(code) or file.startswith(_PYTHON))
+
+
+def _has_user_code(error: Exception) -> bool:
+    """True if code of the user's, such as the body of a loop, ran where an error was raised."""
+    entry = error.__traceback__
+    while entry is not None and not _is_of_user(entry.tb_frame.f_code):
+        entry = entry.tb_next
+    return entry is not None
+
+
+type(config).__setattr__ = ends_at_user_line(type(config).__setattr__)  # type: ignore[method-assign]
 
 
 def node_line(node: Node) -> Line:

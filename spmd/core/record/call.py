@@ -314,10 +314,17 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
         return meta, DeviceData(meta, host=host_array(tensor).copy())
     refuse_tensor(tensor)
     name = next(filter(None, (name_of(tensor) for name_of in names_of)), "")
+    optimizer, is_state, _ = name.partition(".state.")
+    cure = (
+        f"bring its state there by {optimizer}.load_state_dict({optimizer}.state_dict()), or make "
+        "the optimizer after the model has moved"
+        if is_state
+        else 'move it with .to("xla") (only 0-dim CPU tensors, and indices in x[i], may be on the '
+        "CPU)"
+    )
     raise RuntimeError(
         f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)}"
-        f"{f' ({name})' if name else ''} is on {tensor.device}; "
-        'move it with .to("xla") (only 0-dim CPU tensors, and indices in x[i], may be on the CPU)'
+        f"{f' ({name})' if name else ''} is on {tensor.device}; {cure}"
     )
 
 

@@ -133,6 +133,7 @@ class XlaTensor(torch.Tensor):
         return alias(self, self._meta, self._view)
 
     @data.setter
+    @ends_at_user_line
     def data(self, new: torch.Tensor) -> None:
         if not isinstance(new, XlaTensor):
             raise TypeError(

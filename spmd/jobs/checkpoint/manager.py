@@ -30,6 +30,7 @@ from .stored_objects import StepObjects
 from .writer import SaveReport, start_writing
 
 
+@ends_at_user_line
 class CheckpointManager:
     """The checkpoints of a job: a folder with one folder a step, which is there as a whole or not
     at all.
@@ -201,7 +202,6 @@ class CheckpointManager:
         """The committed step with the highest number; None if there is none."""
         return max(self.all_steps(), default=None)
 
-    @ends_at_user_line
     def restore(
         self, state: dict[str, Any], step: int | None = None, *, skip_damaged: bool = False
     ) -> int:

@@ -2,7 +2,10 @@
 
 import torch
 
+from ...core import ends_at_user_line
 
+
+@ends_at_user_line
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Makes the state of an optimizer that has taken no step, by a step of zero gradients; returns
     the optimizer.

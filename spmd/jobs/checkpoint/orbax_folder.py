@@ -17,6 +17,7 @@ from ...core import (
     XlaTensor,
     compiler_context,
     dtypes,
+    ends_at_user_line,
     extras,
     host_reads,
     storage_of,
@@ -34,6 +35,7 @@ Path = str | os.PathLike[str]
 _PLAIN = (bool, int, float, str, type(None))
 
 
+@ends_at_user_line
 def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = False) -> None:
     """Writes a state as a folder of orbax, which a JAX program restores in shardings of its choice;
     a sync.
@@ -82,6 +84,7 @@ def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = F
             orbax.PyTreeCheckpointer().save(path, tree, force=force)
 
 
+@ends_at_user_line
 def load_orbax(
     state: Any, folder: Path, *, strict: bool = True, rename: Rename | None = None
 ) -> LoadedNames:

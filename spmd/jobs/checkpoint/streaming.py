@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import torch
 
-from ...core import XlaTensor
+from ...core import XlaTensor, ends_at_user_line
 from ...tensors.annotate import on_device
 from ...tensors.shards import Filling, can_fill
 
 Read = Callable[[tuple[slice, ...]], torch.Tensor]
 
 
+@ends_at_user_line
 def fill_shards(tensor: torch.Tensor, read: Read) -> torch.Tensor:
     """Overwrites a tensor with data that a function returns shard by shard, in place; returns the
     tensor.

@@ -18,6 +18,7 @@ from .resumable import Position, Resumable, set_epoch
 MASK = "valid"
 
 
+@ends_at_user_line
 class DataLoader:
     """A loader of batches on the device: a thread uploads the next ones, shard by shard, while the
     step runs.
@@ -67,7 +68,6 @@ class DataLoader:
     xla:0 [8] 4
     """
 
-    @ends_at_user_line
     def __init__(
         self,
         loader: Iterable[Any],

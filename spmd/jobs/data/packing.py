@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from ...core import ends_at_user_line
 from .resumable import Position, Resumable, set_epoch
 
 _Document = dict[str, torch.Tensor]
 
 
+@ends_at_user_line
 class PackedDocuments(IterableDataset[_Document]):
     """Rows of `length` tokens, each of one or more documents, in their order; a dataset for torch's
     loaders.

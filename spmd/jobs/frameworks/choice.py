@@ -7,7 +7,7 @@ The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
 from collections.abc import Callable
 from typing import Any
 
-from ...core import config, patch_when_imported
+from ...core import config, ends_at_user_line, patch_when_imported
 from ...names.compat.finder import install
 from . import accelerate_device, lightning_classes, trainer
 
@@ -72,6 +72,7 @@ PATCHES: dict[str, tuple[Callable[[Any], None], *tuple[str, ...]]] = {
 }
 
 
+@ends_at_user_line
 def use() -> None:
     """Makes xla the device of accelerate, of transformers' and Lightning's Trainer, and of what is
     built on them.

@@ -20,6 +20,8 @@ from ...core import (
     compiler_context,
     dense_meta,
     dtypes,
+    ends_at_user_line,
+    jax_facts,
     resolve,
     tensor_meta,
 )
@@ -40,6 +42,18 @@ from ...tensors.annotate import on_device
 from ..recorded_call import of_tensors
 
 
+def _refused(_: XlaTensor) -> Any:
+    raise TypeError(
+        "a function of jax got a tensor on xla, which records torch's ops; call it by "
+        "spmd.call_jax(function, tensor), and inside of spmd.shard_map a collective of spmd.manual "
+        "(jax.lax.psum: spmd.manual.all_reduce)"
+    )
+
+
+jax_facts.pytype_aval_mappings[XlaTensor] = _refused
+
+
+@ends_at_user_line
 def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     """Calls a JAX function on tensors as one recorded, differentiable op; the arrays in its result
     become tensors.
@@ -237,6 +251,7 @@ class ApplyJax(torch.autograd.Function):
         return (None, *(next(gradients) if need else None for need in needed))
 
 
+@ends_at_user_line
 def register_lowering(
     op: OpOverload, rule: Callable[..., Any] | None = None, *, promote: rules.Promote | None = None
 ) -> Callable[..., Any]:

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from ...core import Meta, XlaTensor, dense_meta, tensor_meta, user_line
+from ...core import Meta, XlaTensor, dense_meta, ends_at_user_line, tensor_meta, user_line
 from ...core.extend import Arrays, Layouts, Lowering, OpSpec, reads
 from ...tensors.annotate import on_device
 
 TYPED_FFI = 4
 
 
+@ends_at_user_line
 def stablehlo_custom_call(
     args: Sequence[torch.Tensor],
     call_target: str,

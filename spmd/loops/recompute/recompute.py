@@ -32,6 +32,7 @@ from ...core import (
     Storage,
     XlaTensor,
     create,
+    ends_at_user_line,
     in_flight,
     points,
     seed,
@@ -336,6 +337,7 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+@ends_at_user_line
 def remat(function: _F, *, policy: Policy | str | None = None) -> _F:
     """Returns the function or module with a forward pass that saves little for backward; the rest
     is recomputed.

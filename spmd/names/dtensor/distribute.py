@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed import device_mesh as theirs
 from torch.distributed.tensor import Replicate
 
-from ...core import XlaTensor, constraints, processes
+from ...core import XlaTensor, constraints, ends_at_user_line, processes
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.global_mesh import needed_mesh
 from ...mesh.placements import placements_of as placements_of
@@ -19,6 +19,7 @@ from ...tensors.shards import local_shards
 from ..torch_xla.sharded_tensor import XLAShardedTensor
 
 
+@ends_at_user_line
 def distribute_tensor(
     tensor: torch.Tensor,
     device_mesh: Any = None,
@@ -89,6 +90,7 @@ PartitionFn = Callable[[str, nn.Module, Any], Any]
 InputFn = Callable[[nn.Module, Any, Any], Any] | Callable[[Any, Any], Any]
 
 
+@ends_at_user_line
 def distribute_module(
     module: nn.Module,
     device_mesh: Any = None,
@@ -140,6 +142,7 @@ def _of_three(function: Callable[..., Any]) -> InputFn:
     return function if takes_module else lambda module, values, mesh: function(values, mesh)
 
 
+@ends_at_user_line
 class DTensor(XLAShardedTensor):
     """A tensor on xla that is placed on a mesh: a class for `isinstance`, as
     `spmd.torch_xla.XLAShardedTensor` is.
@@ -218,6 +221,7 @@ XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
 def _factory(name: str) -> Callable[..., torch.Tensor]:
     make: Callable[..., torch.Tensor] = getattr(torch, name)
 
+    @ends_at_user_line
     def create(
         *size: Any,
         device_mesh: Any = None,

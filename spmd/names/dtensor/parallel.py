@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
@@ -12,13 +11,14 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor import parallel as styles
 
-from ...core import Sharding
+from ...core import Sharding, ends_at_user_line, warn
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.hints import did_you_mean
 from ...tensors.annotate import on_device, resharded
 from .distribute import distribute_tensor, mesh_or_default
 
 
+@ends_at_user_line
 def parallelize_module(
     module: nn.Module,
     device_mesh: Any = None,
@@ -68,17 +68,14 @@ def parallelize_module(
         )
     match parallelize_plan:
         case None:
-            warnings.warn(
-                "parallelize_module: no parallelize_plan was passed, so nothing is done",
-                stacklevel=2,
-            )
+            warn("parallelize_module: no parallelize_plan was passed, so nothing is done")
         case styles.ParallelStyle():
             _apply(parallelize_plan, module, mesh)
         case Mapping():
             for path, style in parallelize_plan.items():
                 submodules = list(_matched(module, path))
                 if not submodules:
-                    warnings.warn(_nowhere(module, path), stacklevel=2)
+                    warn(_nowhere(module, path))
                 for submodule in submodules:
                     _apply(style, submodule, mesh)
         case _:
@@ -221,6 +218,7 @@ def _layer(mesh: DeviceMesh) -> Callable[[Any, Any], Any]:
     return lay
 
 
+@ends_at_user_line
 @contextlib.contextmanager
 def loss_parallel() -> Iterator[None]:
     """Does nothing: the partitioner by itself shards a loss over logits whose classes are sharded.

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...core import Sharding, XlaTensor, annotations, storage_of, view_of
+from ...core import Sharding, XlaTensor, annotations, ends_at_user_line, storage_of, view_of
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.hints import did_you_mean
 from ...mesh.mesh import Mesh
@@ -30,6 +30,7 @@ class _ShardedType(type):
         return sharding is not None and (annotation is not None or not sharding.is_replicated())
 
 
+@ends_at_user_line
 class XLAShardedTensor(metaclass=_ShardedType):
     """A tensor on xla that is annotated or sharded: a class for `isinstance`, of which no tensor is
     an instance.
@@ -60,6 +61,7 @@ class XLAShardedTensor(metaclass=_ShardedType):
     (True, ('data',), 8)
     """
 
+    @ends_at_user_line
     def __new__(
         cls,
         elem: torch.Tensor,
@@ -81,6 +83,7 @@ class XLAShardedTensor(metaclass=_ShardedType):
         return elem if requires_grad is None else elem.requires_grad_(requires_grad)
 
 
+@ends_at_user_line
 def wrap_if_sharded(x: Any) -> Any:
     """The tensor itself, for scripts written for PyTorch/XLA, where it wraps one that is sharded.
 
@@ -92,6 +95,7 @@ def wrap_if_sharded(x: Any) -> Any:
     return x
 
 
+@ends_at_user_line
 def wrap_as_sharded_tensor(
     t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any
 ) -> torch.Tensor:
@@ -107,6 +111,7 @@ def wrap_as_sharded_tensor(
     return result
 
 
+@ends_at_user_line
 def unwrap_sharded_tensor(t: Any) -> Any:
     """The tensor itself, as `wrap_if_sharded`.
 

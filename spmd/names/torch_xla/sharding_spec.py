@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...core import Sharding
+from ...core import Sharding, ends_at_user_line
 from ...mesh.mesh import Mesh
 from ...tensors.annotate import mark_sharding
 from ...tensors.launch import from_process_local
@@ -43,6 +43,7 @@ def sharding_type(sharding: Sharding | None, rank: int) -> ShardingType:
     return ShardingType.PARTIAL if sums * copies > 1 else ShardingType.TILED
 
 
+@ends_at_user_line
 @dataclass(frozen=True)
 class ShardingSpec:
     """A mesh and a spec, to be applied to tensors later.

@@ -11,9 +11,11 @@ from jax import export as jax_export
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from ...core import ends_at_user_line
 from ...steps.exporting import Exported, LoadedProgram, export, load_exported
 
 
+@ends_at_user_line
 @dataclass
 class StableHLOExportOptions:
     """Options of an export, by PyTorch/XLA's names.
@@ -108,6 +110,7 @@ def _only_forward(method_name: str | None) -> None:
         )
 
 
+@ends_at_user_line
 def exported_program_to_stablehlo(
     exported_model: torch.export.ExportedProgram, options: StableHLOExportOptions | None = None
 ) -> StableHLOGraphModule:
@@ -141,6 +144,7 @@ def _exported(model: Any, inputs: Any, options: StableHLOExportOptions | None) -
     )
 
 
+@ends_at_user_line
 def save_as_stablehlo(
     exported_model: torch.export.ExportedProgram,
     stablehlo_dir: str | Path,
@@ -161,6 +165,7 @@ def save_as_stablehlo(
     exported_program_to_stablehlo(exported_model, options).save(stablehlo_dir)
 
 
+@ends_at_user_line
 def save_torch_model_as_stablehlo(
     torchmodel: nn.Module,
     args: tuple[Any, ...],

@@ -9,6 +9,7 @@ import jax
 import torch
 from torch import nn
 
+from ...core import ends_at_user_line
 from ...loops.interop import call_jax as core_call_jax
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.mesh import Mesh
@@ -138,6 +139,7 @@ class EinsumLinear(nn.Linear):
     """
 
 
+@ends_at_user_line
 def apply_xla_patch_to_nn_linear(
     module: nn.Module,
     patched_function: Callable[[nn.Linear, torch.Tensor], torch.Tensor] | None = None,
@@ -178,6 +180,7 @@ class XLAPatchedLinear:
     apply = staticmethod(nn.functional.linear)
 
 
+@ends_at_user_line
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     """Puts an optimization barrier around these values, in place: later reads of one wait until all
     are computed.
@@ -202,6 +205,7 @@ def _behind(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return core_call_jax.call_jax(jax.lax.optimization_barrier, values) if values else []
 
 
+@ends_at_user_line
 def apply_backward_optimization_barrier(module: nn.Module) -> None:
     """Makes the backward of the layers before a module wait until the module's gradients are
     computed.

@@ -11,7 +11,7 @@ import jax
 import torch
 from jax import export as jax_export
 
-from ...core import Meta, Sharding, XlaTensor, processes, transfer, user_line
+from ...core import Meta, Sharding, XlaTensor, ends_at_user_line, processes, transfer, user_line
 from ...jobs.checkpoint.files import SAFETENSORS
 from ...jobs.checkpoint.safetensors_layout import file_of
 from ...tensors import sealed_json
@@ -23,6 +23,7 @@ PROGRAM, WEIGHTS, MANIFEST = "program.jax_export", "weights.safetensors", "manif
 WEIGHTS_FACTS = "weights"  # an older manifest has none
 
 
+@ends_at_user_line
 class Exported:
     """A program that `spmd.export` has made.
 

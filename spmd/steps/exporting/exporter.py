@@ -17,6 +17,7 @@ from ...core import (
     Sharding,
     compiler_context,
     config,
+    ends_at_user_line,
     extras,
     jax_facts,
     options,
@@ -30,6 +31,7 @@ from .exported import FORMAT, VERSION, Exported, array_facts, struct
 from .exported_call import ExportedStep, record
 
 
+@ends_at_user_line
 def export(
     step: Callable[..., Any],
     args: Sequence[Any] = (),

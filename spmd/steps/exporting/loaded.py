@@ -27,6 +27,7 @@ from ...core import (
     compiler_context,
     constraints,
     dense_meta,
+    ends_at_user_line,
     extras,
     hardware,
     host_reads,
@@ -68,6 +69,7 @@ from .exported import (
 from .nested_values import matched, rebuild
 
 
+@ends_at_user_line
 def load_exported(
     path: str | Path | Exported, mesh: Mesh | None = None, *, custom_calls: Sequence[str] = ()
 ) -> "LoadedProgram":
@@ -187,6 +189,7 @@ def _stored_state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     return stored
 
 
+@ends_at_user_line
 class LoadedProgram:
     """A program of files as a callable (see `load_exported`).
 

@@ -565,6 +565,7 @@ def aliases(flat: Sequence[Any]) -> tuple[int, ...]:
     )
 
 
+@ends_at_user_line
 def compile(
     function: Callable[P, R] | None = None,
     *,

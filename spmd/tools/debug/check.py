@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from ...core import XlaTensor, held, points, syncs, tensor_meta, user_line
+from ...core import XlaTensor, ends_at_user_line, held, points, syncs, tensor_meta, user_line
 from ...core.extend import call, execute, op_watch, user_lines
 from .nans import INFINITE, NAN, NanGuard
 
 
+@ends_at_user_line
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
     """A context in which each op runs as it is called, so that an error is raised at the line of
@@ -50,6 +51,7 @@ def _run_own_op() -> None:
 points.after_own_op.append(_run_own_op)
 
 
+@ends_at_user_line
 @contextlib.contextmanager
 def nan_guard(*, inf: bool = True) -> Iterator[None]:
     """A context in which a program that computes a NaN or an infinity raises an error that names
@@ -96,6 +98,7 @@ TOLERANCE = {
 }
 
 
+@ends_at_user_line
 def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = None) -> Any:
     """Runs a function on the device and on the CPU from the same inputs, and names the first op
     that differs.

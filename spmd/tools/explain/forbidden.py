@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeVar, overload
 
-from ...core import Collective, points
+from ...core import Collective, ends_at_user_line, points
 from ...core.extend import Graph, Line, PerThread, Program, RefusedError
 from ..hlo.hlo_collectives import KINDS
 
@@ -80,6 +80,7 @@ def no_recompile(
 def no_recompile(
     function: Function, /, *, max_programs: int = 0, allow_first: bool = False
 ) -> Function: ...
+@ends_at_user_line
 def no_recompile(
     function: Any = None, /, *, max_programs: int = 0, allow_first: bool = False
 ) -> Any:
@@ -204,6 +205,7 @@ def _kind(row: Collective) -> str:
     return "reduce-scatter" if row.is_sliced else row.kind
 
 
+@ends_at_user_line
 def allow(*, above: int = 1 << 16, **kinds: Axes) -> Limit:
     """A context, or a decorator, in which a collective that is not named is an error at its line.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core import messages, options, persistent, points
+from ...core import ends_at_user_line, messages, options, persistent, points
 from ...core.extend import Graph, Line
 from ...tensors import sealed_json
 
@@ -126,6 +126,7 @@ _DIGESTS = {
 }
 
 
+@ends_at_user_line
 def load_programs(path: str | Path) -> int:
     """Has this process take its programs from a folder that `Plan.save_program` or `spmd.warm` has
     written; returns their number.

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...core import CompileRecord, compile_log, config, forking, points
+from ...core import CompileRecord, compile_log, config, ends_at_user_line, forking, points
 from ...core.extend import Graph, Line, Program
 from .difference import is_of_shapes
 
@@ -76,6 +76,7 @@ class Hint:
         )
 
 
+@ends_at_user_line
 def hints() -> list[Hint]:
     """The compilations after the first, the reads and the fallbacks of this process, by your line;
     the longest first.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...core import Collective, config, variables
+from ...core import Collective, config, ends_at_user_line, variables
 from ...core.extend import Computation, Instruction, Module, hlo_text
 from ...mesh.gpus import GPUS, add_description
 from ..hlo.hlo_collectives import Key, collective_kind, collectives_within, key_of, operands_of
@@ -138,6 +138,7 @@ def chip_of(device: Any) -> Chip | None:
     return CHIPS.get(device.device_kind)
 
 
+@ends_at_user_line
 def describe_gpu(
     name: str,
     description: str | Path,

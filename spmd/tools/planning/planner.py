@@ -135,6 +135,7 @@ def plan(
     )
 
 
+@ends_at_user_line
 def warm(
     step: Callable[..., Any],
     *args: Any,

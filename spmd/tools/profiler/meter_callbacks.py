@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ...core import ends_at_user_line
 from .step_meter import OTHER, STEP, StepMeter
 
 DATA, CHECKPOINT, EVALUATION = "data", "checkpoint", "evaluation"
@@ -27,6 +28,7 @@ def _callback(
     )()
 
 
+@ends_at_user_line
 def trainer_callback(meter: StepMeter) -> Any:
     """Returns a `transformers.TrainerCallback` that measures a Trainer's loop with a meter.
 
@@ -61,6 +63,7 @@ def trainer_callback(meter: StepMeter) -> Any:
     return _callback(base, meter, kinds, on_log=on_log, on_train_end=on_train_end)
 
 
+@ends_at_user_line
 def lightning_callback(meter: StepMeter) -> Any:
     """Returns a callback of Lightning that measures a Trainer's loop with a meter, and prints its
     line at the end.

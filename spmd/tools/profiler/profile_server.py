@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ...core import ends_at_user_line
 from . import traces
 
 _LOOPBACK = "127.0.0.1"
@@ -109,6 +110,7 @@ def _packed(folder: Path) -> bytes:
     return packed.getvalue()
 
 
+@ends_at_user_line
 def start_server(port: int, host: str = _LOOPBACK) -> int:
     """Starts a thread that traces this process at the request of
     `python -m spmd profile localhost:port folder`.
@@ -146,6 +148,7 @@ def start_server(port: int, host: str = _LOOPBACK) -> int:
     return int(_server.server_address[1])
 
 
+@ends_at_user_line
 def stop_server() -> None:
     """Ends the server of `start_server`; does nothing where there is none.
 
@@ -159,6 +162,7 @@ def stop_server() -> None:
         _server = None
 
 
+@ends_at_user_line
 def capture(address: str, folder: str | PathLike[str], seconds: float = 1.0) -> Path:
     """Traces the process that has called `start_server` for some seconds, and writes the files
     here.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ...core import counters
+from ...core import counters, ends_at_user_line
 from ..planning import Plan
 
 Batch = TypeVar("Batch")
@@ -15,6 +15,7 @@ STEP, COMPILE, OTHER = "step", "compile", "other"
 _NEWEST = 1_000  # steps that the median is of
 
 
+@ends_at_user_line
 class StepMeter:
     """A meter of a training loop; `print(meter)` is one line.
 

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ...core import ends_at_user_line
 from ..planning.report import VIEWS, text_of
 from .trace_files import MODULE, ROWS
 
@@ -95,6 +96,7 @@ class Summary:
         yield f"host: {', '.join(rows)}"
 
 
+@ends_at_user_line
 def summary(folder: str | PathLike[str], *, by: str = "module") -> Summary:
     """Sums the newest trace of a folder up: module, ops, time, share, bytes.
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import jax
 
-from ...core import config, held, in_flight, points, processes, trace_rows
+from ...core import config, ends_at_user_line, held, in_flight, points, processes, trace_rows
 from ...core.extend import Program
 from . import trace_files
 
 
+@ends_at_user_line
 class Trace(jax.profiler.TraceAnnotation):
     """A block with a name in traces.
 
@@ -30,6 +31,7 @@ class Trace(jax.profiler.TraceAnnotation):
         super().__init__(name, **kwargs)
 
 
+@ends_at_user_line
 class StepTrace(jax.profiler.StepTraceAnnotation):
     """A step with a name and a number in traces; viewers and `summary` count by these. It starts no
     sync.
@@ -53,6 +55,7 @@ def _keep(program: Program) -> None:
     _programs[id(program)] = program
 
 
+@ends_at_user_line
 def start_trace(folder: str | PathLike[str], *, python: bool = False) -> None:
     """Starts a trace of this process, which `stop_trace` writes: see `trace`.
 
@@ -82,6 +85,7 @@ def start_trace(folder: str | PathLike[str], *, python: bool = False) -> None:
         _open = path, noting
 
 
+@ends_at_user_line
 def stop_trace() -> Path:
     """Ends the trace: waits for the devices and writes the files; returns the folder with them.
 
@@ -111,6 +115,7 @@ def stop_trace() -> Path:
         return trace_files.complete(path, programs)
 
 
+@ends_at_user_line
 @contextlib.contextmanager
 def trace(folder: str | PathLike[str], *, python: bool = False) -> Iterator[None]:
     """Traces this process inside the context, and writes `folder/plugins/profile/<time>/`.

@@ -16,6 +16,7 @@ from ...core import (
     Sharding,
     XlaTensor,
     annotations,
+    ends_at_user_line,
     module_moves,
     recording,
     storage_of,
@@ -149,6 +150,7 @@ def _typed(dtype: torch.dtype, shape: Sequence[int]) -> str:
 def inspect(tensor: torch.Tensor, /) -> Inspection: ...
 @overload
 def inspect(*tensors: torch.Tensor) -> "tuple[Inspection, ...]": ...
+@ends_at_user_line
 def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
     """Returns shape, dtype, present or future sharding, bytes per device, and the origin of the
     sharding.

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 import torch
 
-from ...core import DEVICE, Sharding, hardware, variables
+from ...core import DEVICE, Sharding, ends_at_user_line, hardware, variables
 from .grids import Box, CellSize, Grid, drawn_parts, grid_of, lone, read_table, table_of
 from .inspection import Inspection, inspect
 
@@ -72,6 +72,7 @@ def _hex(number: int) -> str:
     return "#" + "".join(f"{level[cube // 6**i % 6]:02x}" for i in (2, 1, 0))
 
 
+@ends_at_user_line
 class Picture:
     """The devices of each shard of an array. Printed it is text, coloured in a terminal; a notebook
     shows the SVG.
@@ -297,6 +298,7 @@ def _runs(row: np.ndarray, colours: list[int]) -> Iterator[str]:
 # --- public functions -----------------------------------------------------------------------------
 
 
+@ends_at_user_line
 def show_sharding(
     what: torch.Tensor | Sharding | Inspection, shape: Sequence[int] | None = None
 ) -> Picture:
@@ -391,6 +393,7 @@ def _notes(sharding: Sharding, shape: tuple[int, ...]) -> list[str]:
     return notes
 
 
+@ends_at_user_line
 def visualize_sharding(
     sharding: str,
     use_color: bool = True,
@@ -437,6 +440,7 @@ def visualize_sharding(
     return _printed(Picture(table, None, caption), use_color, scale, min_width, max_width)
 
 
+@ends_at_user_line
 def visualize_tensor_sharding(
     t: torch.Tensor,
     use_color: bool = True,
@@ -475,6 +479,7 @@ def _printed(
     return picture
 
 
+@ends_at_user_line
 def construct_v1_sharding_str(t: torch.Tensor) -> str:
     """The GSPMD text of a tensor's sharding, devices listed one by one; "" where it has none.
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ...core import hardware, syncs, topology, user_line
+from ...core import ends_at_user_line, hardware, syncs, topology, user_line
 from ...core.extend import Objects, abstract_calls, state_names
 from ...mesh.rented import target_of
 from ..planning.layout import bytes_of, refuse_sharded, roots_of, stage
@@ -21,6 +21,7 @@ from .suggestion import Suggestion, Trial
 from .uses import UseObserver
 
 
+@ends_at_user_line
 def suggest(
     step: Callable[..., Any],
     *args: Any,
