@@ -18,7 +18,8 @@ import spmd
 EFFECTS = {"simulate", "initialize", "use", "install", "set_global_mesh", "start_server", "capture",
            "start_trace", "trivial_dispatch_seconds", "stop_trace", "trace", "manual_seed", "sync",
            "mark_step", "on_sync", "add_step_closure", "apply_xla_patch_to_nn_linear",
-           "register_lowering",           "register_units", "load_programs", "describe_gpu", "counter", "timer"}  # fmt: skip
+           "register_lowering", "register_units", "load_programs", "describe_gpu", "counter",
+           "timer"}  # fmt: skip
 # The constructor is torch's, jax's or Python's own, or the class is no user's to construct.
 OTHERS = {
     "EinsumLinear",
