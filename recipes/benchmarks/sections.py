@@ -133,7 +133,6 @@ SECTIONS = {
     ),
     "mamba": _section(
         "mamba --rows mamba2",
-        rows=_OF_A_PLAN,
         code=_PLANNED,
         settings=_BY_LIBTPU,
         is_planned=True,

@@ -215,6 +215,19 @@ class TestMuon:
         assert operations[1] <= 1.1 * operations[0] / 4
         assert operations[2] <= 1.1 * operations[0] / 8
 
+    def test_a_long_step_stays_one_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """More ops than `config.max_program_ops` as recorded, fewer once they are one op."""
+        monkeypatch.setattr(spmd.config, "max_program_ops", 256)
+        mesh = mesh_of("fsdp 8")
+
+        def step(*matrices: torch.Tensor) -> list[torch.Tensor]:
+            return [iterated(spmd.mark_sharding(x, mesh, P("fsdp", None))) for x in matrices]
+
+        plan = spmd.plan(step, *(torch.zeros(64, 64).to("xla") for _ in range(16)))
+        kinds = [row.kind for row in plan.collectives for _ in range(row.count)]
+        assert kinds == ["all-to-all"] * 2
+        assert not [note for note in plan.notes if "programs" in note]
+
     def test_unequal_ones_are_dealt_out(self) -> None:
         """By work: no device computes more than the largest of eight shapes, or its share of all;
         two exchanges for all."""

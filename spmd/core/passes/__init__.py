@@ -7,7 +7,7 @@ Packages join both (`spmd.adaptive`).
 """
 
 from . import cuts, list_elements, long_lists, scan_layers
-from .pass_result import CompilePass, Pass, Passes
+from .pass_result import COMPILE_PASSES, Pass, Passes
 
 PASSES = Passes(
     [
@@ -21,12 +21,10 @@ PASSES = Passes(
     ]
 )
 
-COMPILE_PASSES = list[CompilePass](
-    [
-        # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only
-        # behind it: computed before it, where that is cheaper to keep.
-        ("scan layers", scan_layers.scan, None),
-        # Elements of list ops on the host: loops that fetch a row at a time.
-        ("loops over rows", list_elements.loops_over_rows, None),
-    ]
-)
+COMPILE_PASSES += [
+    # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only
+    # behind it: computed before it, where that is cheaper to keep.
+    (cuts.SCAN, scan_layers.scan, None),
+    # Elements of list ops on the host: loops that fetch a row at a time.
+    ("loops over rows", list_elements.loops_over_rows, None),
+]

@@ -14,8 +14,10 @@ from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import node_line
 from . import dynamic, scan_layers
-from .pass_result import Cut, Outcome, Sync
+from .pass_result import COMPILE_PASSES, Cut, Outcome, Sync, runs
 from .repeats import symbol
+
+SCAN = "scan layers"
 
 # Cuts by the graph's key: a warm step searches nothing.
 _cuts: Bounded[Hashable, list[int]] = Bounded(512)
@@ -54,9 +56,20 @@ def is_long(graph: Graph, limit: int) -> bool:
     """True if a graph has more ops than this, and no loops that shorten it enough: of a loop one
     iteration is compiled."""
     num_ops = len(graph.nodes)
-    return num_ops > limit and scan_layers.num_lowered(graph) > max(
+    return num_ops > limit and scan_layers.num_lowered(_joined(graph)) > max(
         limit, num_ops // _SHARE_OF_LOWERED
     )
+
+
+def _joined(graph: Graph) -> Graph:
+    """The graph after the compile passes that make one op of many, as of an optimizer's iterations
+    over equal matrices, each of which a cut would keep from the others."""
+    for name, run, needs in COMPILE_PASSES:
+        if name == SCAN:
+            break
+        if runs(needs, graph):
+            graph, _ = run(graph, True)
+    return graph
 
 
 def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> list[int]:

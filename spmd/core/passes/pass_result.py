@@ -84,6 +84,17 @@ CompilePass = tuple[
 ]
 
 
+# The compile passes in their order; packages insert theirs.
+COMPILE_PASSES: list[CompilePass] = []
+
+
+def runs(needs: Collection[str | type[Lowering]] | None, graph: Graph) -> bool:
+    """True if a graph has an op of those that a compile pass needs."""
+    return needs is None or any(
+        node.op.name in needs or type(node.op.lowering) in needs for node in graph.nodes
+    )
+
+
 class Passes(list[Pass]):
     """The passes in their order; packages join theirs."""
 

@@ -11,7 +11,7 @@ from ..base.config import config
 from ..graph.graph import Graph, Node, origin, replace_operands, value_name
 from ..graph.source import Line
 from ..passes import COMPILE_PASSES, PASSES, checker, dynamic
-from ..passes.pass_result import Changed, Cut, OnHost, Pass, Sync
+from ..passes.pass_result import Changed, Cut, OnHost, Pass, Sync, runs
 from ..programs import cache
 from ..record import recorders
 from ..sharding.value import Sharding
@@ -64,9 +64,7 @@ def prepared(
 def run_compile_passes(graph: Graph, may_scan: bool = True) -> Graph:
     """Returns a graph after the compile passes, in the form in which it is lowered."""
     for name, run, needs in COMPILE_PASSES:
-        if needs is not None and not any(
-            node.op.name in needs or type(node.op.lowering) in needs for node in graph.nodes
-        ):
+        if not runs(needs, graph):
             continue
         result, note = run(graph, may_scan)
         graph = _checked(result, note, name=name, is_changed=result.nodes is not graph.nodes)
