@@ -42,7 +42,7 @@ def test_killed_and_restarted(processes: int, devices: int, tmp_path: Path) -> N
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run"),
-            *("--nproc_per_node", str(processes), "--max-restarts", "1", "--master_port", "0"),
+            *("--standalone", "--nproc_per_node", str(processes), "--max-restarts", "1"),
             *("tests/processes/elastic.py", str(tmp_path), str(devices)),
         ],
         cwd=ROOT,
