@@ -117,6 +117,12 @@ class _Facade(ModuleType):
         self.__dict__[name] = value
         return value
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises: `from module import name` finds a missing name as a module, too."""
+        if self.__name__ in NAMES:
+            raise TypeError(f"{self!r} is not callable")
+        raise NotImplementedError(_missing(*self.__name__.rsplit(".", 1)))
+
     def __dir__(self) -> Iterable[str]:
         return {*self.__dict__, *NAMES.get(self.__name__, ()), *_children(self.__name__)}
 

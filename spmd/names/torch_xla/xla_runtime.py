@@ -1,6 +1,7 @@
 """The functions of `torch_xla.runtime` (xr) that are not this library's own: SPMD's one logical
 device, its counts, and those of the physical ones."""
 
+import os
 import socket
 import warnings
 from typing import Any
@@ -16,7 +17,7 @@ from .xla_model import device_type
 
 def use_spmd(auto: bool = False) -> None:
     """Ends the data parallelism of `torch_xla.launch`: the script shards its batches. There is no
-    other mode.
+    other mode. Sets XLA_USE_SPMD=1, which scripts read, as theirs does.
 
     Raises NotImplementedError for `auto` (see `spmd.suggest`).
 
@@ -28,6 +29,7 @@ def use_spmd(auto: bool = False) -> None:
             "use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts"
         )
     data_parallel.current.num_replicas = 1
+    os.environ["XLA_USE_SPMD"] = "1"
 
 
 def one() -> int:

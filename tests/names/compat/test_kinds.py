@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import pytest
 import torch
-from support import check
+from support import check, run_script
 from torch import nn
 
 import fsdp
@@ -165,6 +165,26 @@ class TestNames:
         check(linear, nn.functional.linear(x, weight, bias))
         t = torch.ones(2, device="xla")
         assert torch.ops.xla.dynamo_set_buffer_donor_(t, True) is t
+
+    def test_marks_under_torch_compile(self) -> None:
+        text = str(spmd.Mesh(range(8), (8,), ("data",)))
+
+        @torch.compile(backend="openxla")
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            torch.ops.xla.dynamo_mark_sharding(y, [*range(8)], [8], "('data',)", "('data',)")
+            return y * torch.ops.xla.aot_mark_sharding(w, text, "('data',)")
+
+        x, w = torch.arange(16.0), torch.ones(16, device="xla", requires_grad=True)
+        result = function(x.to("xla"), w)
+        result.sum().backward()
+        check(result, x + 1)
+        check(w.grad, x + 1)
+        assert result.partition_spec == w.grad.partition_spec == ("data",)
+
+    def test_ops_are_there_at_once(self) -> None:
+        script = "import spmd; spmd.compat.install(); import torch; print(torch.ops.xla.gmm)"
+        assert run_script(script).strip() == "xla.gmm"
 
     def test_ops_that_are_not_here(self) -> None:
         for name, hint in {
