@@ -37,12 +37,16 @@ def end() -> None:
         setattr(*_originals.pop())
 
 
+_MODULES = "xla_ops", "quantized"  # they register ops of `torch.ops.xla`
+
+
 class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
     """The namespace of PyTorch/XLA's ops."""
 
     def __getattr__(self, name: str) -> Any:
         try:
-            importlib.import_module("spmd.names.torch_xla.xla_ops")  # registers them
+            for module in _MODULES:
+                importlib.import_module(f"spmd.names.torch_xla.{module}")
             return super().__getattr__(name)
         except AttributeError:
             if name[:2] == "__":  # Python and tools look for it in every module

@@ -190,7 +190,7 @@ class TestNames:
         for name, hint in {
             "ragged_paged_attention": r"call a Pallas kernel by spmd\.call_jax",
             "bgmv": "or torch's own op",
-            "quantized_matmul": r"torch\._weight_int8pack_mm",
+            "quantized_matmul_int8": r"torch\._weight_int8pack_mm",
             "gmm_backward": "gmm, which has gradients",
         }.items():
             with pytest.raises(
