@@ -42,6 +42,28 @@ class TestCompile:
         check(step(x, reads=False), torch.ones(2).cos() * 2)
         assert x.sum().item() == 2  # outside of it reads are free again
 
+    @pytest.mark.parametrize("make", [torch.ones, torch.randn])
+    def test_full_graph_with_a_read_of_the_input(self, make: Any) -> None:
+        @compiled_step.compile(full_graph=True)
+        def step(t: torch.Tensor) -> torch.Tensor:
+            return t + 1 if t[0][0] > 0 else t - 1
+
+        for t in (make(3, 3).to("xla"), make(3, 3, device="xla") * 2):
+            spmd.sync()
+            with pytest.raises(RuntimeError, match=r"read of a value, .*full_graph=True; read it"):
+                step(t)
+            assert (t[0][0] > 0).item() in (True, False)
+
+    def test_max_different_graphs_of_a_function(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            return x.sinh() - 1
+
+        for size in (3, 4, 3):
+            compiled_step.compile(function, max_different_graphs=2)(torch.ones(size, device="xla"))
+        with pytest.raises(RuntimeError, match="2 were before"):
+            compiled_step.compile(function, max_different_graphs=2)(torch.ones(5, device="xla"))
+        spmd.sync()
+
     def test_max_different_graphs(self) -> None:
         step = compiled_step.compile(lambda x: x.cosh() - 1, max_different_graphs=2)
         for size in (3, 4, 3):
