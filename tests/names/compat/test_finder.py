@@ -87,6 +87,14 @@ class TestStateOfScripts:
         xlac._xla_set_mat_mul_precision("highest")
         assert xlac._xla_get_mat_mul_precision() == "highest"
 
+    def test_a_missing_function_of_the_cpp_module(self) -> None:
+        xlac = importlib.import_module("torch_xla")._XLAC
+        function = xlac._xla_set_enable_alias_with_buffer_donor_config
+        with pytest.raises(NotImplementedError, match="memory of inputs that no tensor needs"):
+            function(True)
+        assert not hasattr(xlac, "_xla_unheard_of")
+        assert xlac._init_computation_client()[0] == 0 and xlac._xla_runtime_is_initialized()
+
     def test_a_missing_name_that_is_imported_and_called(self) -> None:
         scope: dict[str, Any] = {}
         exec("from torch_xla.distributed.spmd import auto_policy", scope)

@@ -3,6 +3,7 @@ ours."""
 
 import copy
 import functools
+import queue
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from support import check
 
 import spmd
-from spmd.torch_xla import compiled_step, custom_kernel, xla_loops, xla_metrics, xla_model, xlac
+from spmd.torch_xla import compiled_step, custom_kernel, execution_time, script_tools, xla_loops, xla_metrics, xla_model, xlac
 
 
 class TestCompile:
@@ -105,7 +106,8 @@ class TestCompile:
             compiled_step.compile(3)  # type: ignore[arg-type]
 
 
-class TestXlac:
+import copy
+
     """Shardings and programs as text."""
 
     def test_shardings(self, mesh2x4: spmd.Mesh) -> None:
@@ -122,6 +124,52 @@ class TestXlac:
         text = xlac._get_xla_tensors_hlo([x + 1])
         assert text.startswith("HloModule")
         assert "devices=[8]" in text if spmd.config.partitioner == "gspmd" else "fsdp" in text
+
+
+class TestDebugging:
+    """What is printed and compared of a tensor and its graph; callbacks."""
+
+    def test_debug_info(self, mesh8: spmd.Mesh) -> None:
+        info = xlac._get_xla_tensor_debug_info
+        x = torch.ones(8, 2).to("xla")
+        assert "Tensor on host: with size [8, 2]" in info(x) and "IR: None" in info(x)
+        y = spmd.mark_sharding(x, mesh8, ("fsdp", None)) * 2
+        assert "[] aten::mul, xla_shape=f32[8,2]{1,0}" in info(y) and "XLAData: None" in info(y)
+        assert "ShardingSpec: {devices=[8,1]0,1,2,3,4,5,6,7}" in info(x)
+        spmd.sync()
+        assert "Data Shape: f32[8,2]{1,0}" in info(y) and "IR: None" in info(y)
+        assert info(torch.ones(2)) == "Not a XLATensor\n"
+        for dtype, name in (
+            (torch.bool, "pred"),
+            (torch.bfloat16, "bf16"),
+            (torch.complex64, "c64"),
+            (torch.uint8, "u8"),
+            (torch.int64, "s64"),
+        ):
+            assert f"XLA Shape: {name}[1]{{0}}" in info(torch.zeros(1, dtype=dtype, device="xla"))
+
+    def test_graph_hash(self) -> None:
+        x = torch.ones(3, device="xla")
+        spmd.sync()
+        assert xlac._get_graph_hash([x.sin()]) == xlac._get_graph_hash([x.sin()])
+        assert xlac._get_graph_hash([x.sin()]) != xlac._get_graph_hash([x.cos()])
+
+    def test_callbacks(self) -> None:
+        x = torch.ones(3, device="xla") + 1
+        seen: queue.Queue[torch.Tensor] = queue.Queue()
+        execution_time.on_ready_callback(x, seen.put)
+        assert seen.get(timeout=60) is x
+        assert execution_time.on_ready_event(x * 2).wait(60)
+        with pytest.raises(TypeError, match="on_ready_callback: expected a tensor on xla"):
+            execution_time.on_ready_event(torch.ones(2))
+
+    def test_nones(self) -> None:
+        remover = script_tools.NoneRemover()
+        values = ["a", None, "b", None]
+        assert remover.remove_nones(values) is values and values == ["a", "b"]
+        assert remover.add_nones(("a", "b")) == ("a", None, "b", None)
+        with pytest.raises(TypeError, match="expected a list or a tuple, got dict"):
+            remover.remove_nones({})
 
 
 class TestRandomState:
