@@ -12,7 +12,16 @@ from functorch.compile import min_cut_rematerialization_partition
 from support import check
 
 import spmd
-from spmd.torch_xla import compiled_step, custom_kernel, execution_time, script_tools, xla_loops, xla_metrics, xla_model, xlac
+from spmd.torch_xla import (
+    compiled_step,
+    custom_kernel,
+    execution_time,
+    script_tools,
+    xla_loops,
+    xla_metrics,
+    xla_model,
+    xlac,
+)
 
 
 class TestCompile:
@@ -106,8 +115,7 @@ class TestCompile:
             compiled_step.compile(3)  # type: ignore[arg-type]
 
 
-import copy
-
+class TestXlac:
     """Shardings and programs as text."""
 
     def test_shardings(self, mesh2x4: spmd.Mesh) -> None:
