@@ -108,7 +108,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._shard_state()
         return loss
 
-    def load_state_dict(self, state_dict: StateDict | Sequence[StateDict]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: StateDict | Sequence[StateDict]) -> None:
         """Loads what `state_dict` returned, or an optimizer of the class without ZeRO, and shards
         it.
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from ...core import Sharding, storage_of, syncs
-from ...core.extend import Node
 from ...tensors.annotate import mark_sharding, on_device
 from ...tensors.runtime import residence
 from .sharding_spec import ShardingType
@@ -122,10 +121,10 @@ def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
 def _op(tensor: torch.Tensor) -> str | None:
     """The op that makes a pending value, as "[] aten::add"."""
     value = storage_of(on_device(tensor, "_get_xla_tensor_debug_info")).value
-    node = getattr(value, "node", value)  # of an op with several results
-    if not isinstance(node, Node):
+    op = getattr(getattr(value, "node", value), "op", None)  # data has none
+    if op is None:
         return None
-    return f"[] {'::'.join(node.op.name.split('.')[:2])}, xla_shape={_xla_shape(tensor)}"
+    return f"[] {'::'.join(op.name.split('.')[:2])}, xla_shape={_xla_shape(tensor)}"
 
 
 def _xla_shape(tensor: torch.Tensor) -> str:
