@@ -241,7 +241,10 @@ def send_cpu_data_to_device(
     def send(_: Path, value: Any) -> Any:
         if not isinstance(value, DataWrapper):
             return sent(value, device, input_sharding)
-        return value.from_tensors(mapped(value.get_tensors(), moves, send))
+        tensors = value.get_tensors()
+        return value.from_tensors(
+            [x if x is None else sent(x, device, input_sharding) for x in tensors]
+        )
 
     data = [datas] if isinstance(datas, torch.Tensor) else datas
     return mapped(data, lambda x: moves(x) or isinstance(x, DataWrapper), send)
