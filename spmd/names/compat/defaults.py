@@ -2,7 +2,7 @@
 `einsum`, classes of floating-point type in losses, and hints for missing ops of `torch.ops.xla`."""
 
 import functools
-import importlib
+import pkgutil
 from typing import Any
 
 import torch
@@ -37,7 +37,8 @@ def end() -> None:
         setattr(*_originals.pop())
 
 
-_MODULES = "xla_ops", "quantized"  # they register ops of `torch.ops.xla`
+# They register ops of `torch.ops.xla`.
+_MODULES = "spmd.torch_xla.xla_ops", "spmd.torch_xla.quantized"
 
 
 class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
@@ -46,7 +47,7 @@ class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         try:
             for module in _MODULES:
-                importlib.import_module(f"spmd.names.torch_xla.{module}")
+                pkgutil.resolve_name(module)
             return super().__getattr__(name)
         except AttributeError:
             if name[:2] == "__":  # Python and tools look for it in every module

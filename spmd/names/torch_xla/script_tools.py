@@ -220,6 +220,15 @@ class ToXlaTensorArena:
         return for_each_instance_rewrite(inputs, self._select, lambda _: next(converted))
 
 
+def set_variable(name: str, value: str) -> None:
+    """Sets a variable of the environment that scripts read.
+
+    >>> import spmd
+    >>> spmd.torch_xla.script_tools.set_variable("XLA_USE_SPMD", "1")
+    """
+    os.environ[name] = value
+
+
 def get_free_tcp_ports(n: int = 1) -> list[int]:
     """Ports of this machine that nothing listens on.
 

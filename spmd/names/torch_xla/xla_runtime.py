@@ -1,7 +1,6 @@
 """The functions of `torch_xla.runtime` (xr) that are not this library's own: SPMD's one logical
 device, its counts, and those of the physical ones."""
 
-import os
 import socket
 import warnings
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 
 from ...core import config, counters, hardware, resolve
 from ...tensors.runtime import global_runtime_device_attributes
-from . import data_parallel
+from . import data_parallel, script_tools
 from .xla_model import device_type
 
 
@@ -29,7 +28,7 @@ def use_spmd(auto: bool = False) -> None:
             "use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts"
         )
     data_parallel.current.num_replicas = 1
-    os.environ["XLA_USE_SPMD"] = "1"
+    script_tools.set_variable("XLA_USE_SPMD", "1")
 
 
 def one() -> int:

@@ -95,6 +95,12 @@ class TestStateOfScripts:
         assert not hasattr(xlac, "_xla_unheard_of")
         assert xlac._init_computation_client()[0] == 0 and xlac._xla_runtime_is_initialized()
 
+    def test_tensor_of_shards(self, mesh8: spmd.Mesh) -> None:
+        make = importlib.import_module("torch_xla")._XLAC._global_tensor_from_cpu_shards
+        shards, sharding = [torch.tensor([i]) for i in range(8)], mesh8.get_op_sharding(("fsdp",))
+        assert make(shards, sharding).tolist() == [*range(8)]
+        assert make(shards, sharding, global_shape=(7,)).tolist() == [*range(7)]
+
     def test_a_missing_name_that_is_imported_and_called(self) -> None:
         scope: dict[str, Any] = {}
         exec("from torch_xla.distributed.spmd import auto_policy", scope)
