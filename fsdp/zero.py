@@ -1,7 +1,8 @@
 """ZeRO-1: parameters replicated, the optimizer's state sharded over a mesh axis, by annotations
 alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -109,10 +110,17 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._shard_state()
         return loss
 
-    def load_state_dict(self, state_dict: StateDict) -> None:
+    def load_state_dict(self, state_dict: StateDict | Sequence[StateDict]) -> None:
         """Loads what `state_dict` returned, or an optimizer of the class without ZeRO, and shards
-        it."""
-        self.base_optimizer.load_state_dict(state_dict)
+        it.
+
+        A list: those that PyTorch/XLA's optimizer of this name returned, of all ranks in order; of
+        one rank its own will do. Raises ValueError where ranks are missing.
+        """
+        ranks = [state_dict] if isinstance(state_dict, dict) else [*state_dict]
+        self.base_optimizer.load_state_dict(
+            _joined(ranks) if "base_state" in ranks[0] else ranks[0]
+        )
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
         self._shard_state()
 
@@ -136,3 +144,26 @@ class ZeroRedundancyOptimizer(Optimizer):
                         value, self.mesh, parameter_spec(value.shape, self.axis, size)
                     )
                     self._sharded[value] = True
+
+
+def _joined(ranks: Sequence[StateDict]) -> StateDict:
+    """The state dict without ZeRO of PyTorch/XLA's, in which each rank has its rows, padded."""
+
+    def whole(index: int, name: str) -> Any:
+        parts = [rank["base_state"][index][name] for rank in ranks]
+        rows = ranks[0]["shape_info"][index][:1]
+        if not (isinstance(parts[0], torch.Tensor) and parts[0].dim() and rows):
+            return parts[0]
+        value = torch.cat(parts)
+        if len(value) < rows[0]:
+            raise ValueError(
+                f"ZeroRedundancyOptimizer.load_state_dict: {name} of parameter {index} has "
+                f"{len(value)} of {rows[0]} rows; pass a list of the state dicts of all ranks"
+            )
+        return value[: rows[0]]
+
+    state = {
+        index: {name: whole(index, name) for name in values}
+        for index, values in ranks[0]["base_state"].items()
+    }
+    return {"state": state, "param_groups": ranks[0]["param_groups"]}

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import (
     LOCK,
+    DeviceData,
     Kept,
     Sharding,
     Storage,
@@ -376,6 +377,9 @@ class RecordedFunction:
                     )
                 if self._may_write and capture.is_outer(value):
                     raise NotOneOpError("it returns a tensor from outside, or a view of one")
+                # Data has one holder: each call's result would have the same.
+                if type(storage_of(value).value) is DeviceData:
+                    raise NotOneOpError("it returns data that no op makes")
                 storages.add(storage_of(value))
                 outputs.setdefault(id(value), value)
                 self.sources.append(("output", list(outputs).index(id(value))))

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed
 from torch import nn
 from torch.distributed import device_mesh as theirs
 
@@ -64,7 +65,14 @@ def _wrapped(
     """`torch.distributed.fsdp.FullyShardedDataParallel.__init__`: on xla the wrapper is this
     library's."""
     if not _is_on_xla((module, *args), kwargs):
-        return original(self, module, *args, **kwargs)
+        try:
+            return original(self, module, *args, **kwargs)
+        except ValueError as error:
+            if not torch.distributed.is_initialized():
+                error.add_note(
+                    "For FSDP on xla, which needs no process group: model.to('xla') first"
+                )
+            raise
     if type(self) is not vars(sys.modules[_FSDP])["FullyShardedDataParallel"]:
         raise TypeError(
             f"{type(self).__name__}: its base on xla is another class; expected a subclass of "

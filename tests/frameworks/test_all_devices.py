@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, utils
 from accelerate.state import AcceleratorState
 from accelerate.utils import FullyShardedDataParallelPlugin
 from torch import nn
@@ -189,6 +189,11 @@ class TestPlugin:
         }
         with pytest.raises(NotImplementedError, match=r"fsdp\.checkpoint_module\(layer, policy="):
             train(fsdp_plugin=FullyShardedDataParallelPlugin(**how))
+
+    @pytest.mark.skipif(not hasattr(utils, "ParallelismConfig"), reason="accelerate before 1.10")
+    def test_sizes_of_processes_raise(self) -> None:
+        with pytest.raises(NotImplementedError, match=r"one process has all\. For dp_shard_size"):
+            train(parallelism_config=utils.ParallelismConfig(dp_shard_size=8))
 
 
 def trainer(folder: Path, **given: Any) -> Trainer:

@@ -113,13 +113,20 @@ class TestFit:
         assert trainer.strategy.mesh.size() == 1
         assert found == pytest.approx(expected, rel=1e-5)
 
-    def test_sharded_by_name(self, tmp_path: Path, expected: dict[str, float]) -> None:
-        trainer, model, found = fit(tmp_path, strategy="xla_fsdp")
+    @pytest.mark.parametrize("strategy", ["xla_fsdp", "fsdp"])
+    def test_sharded_by_name(
+        self, strategy: str, tmp_path: Path, expected: dict[str, float]
+    ) -> None:
+        trainer, model, found = fit(tmp_path, strategy=strategy)
         assert found == pytest.approx(expected, rel=1e-5)
         assert model.net[0].weight.local_shards[0].data.shape == (4, 8)
         assert {
             len(state["exp_avg"].local_shards) for state in trainer.optimizers[0].state.values()
         } == {8}
+
+    def test_a_strategy_of_several_processes(self, tmp_path: Path) -> None:
+        with pytest.raises(NotImplementedError, match=r"write strategy='fsdp', or XLAFSDPStrategy"):
+            fit(tmp_path, strategy=sys.modules["lightning.pytorch.strategies"].FSDPStrategy())
 
     def test_sharded_with_a_policy(self, tmp_path: Path, expected: dict[str, float]) -> None:
         strategies = sys.modules["lightning.pytorch.strategies"]

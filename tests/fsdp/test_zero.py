@@ -34,6 +34,12 @@ def compare(model: nn.Module, plain: nn.Module) -> None:
         check(one, two)
 
 
+def _rows(value: torch.Tensor, rank: int) -> torch.Tensor:
+    """A rank's rows of 2, of which the last has a row of padding where there is an odd number."""
+    padding = [0] * (2 * value.dim() - 1) + [len(value) % 2]
+    return nn.functional.pad(value, padding).chunk(2)[rank]
+
+
 class TestStep:
     """Steps, clipping, schedules and state dicts are those of the optimizer that is wrapped."""
 
@@ -81,6 +87,37 @@ class TestStep:
         check(
             zero.state_dict()["state"][0]["exp_avg"], expected.state_dict()["state"][0]["exp_avg"]
         )
+
+    def test_state_dicts_of_ranks(self, mesh8: spmd.Mesh) -> None:
+        """PyTorch/XLA's: each rank has rows of the state, padded to the same number."""
+        plain, model = models()
+        expected = AdamW(plain.parameters())
+        train(plain, expected, torch.randn(16, 16))
+        whole = expected.state_dict()
+        ranks = [
+            {
+                "state": {},
+                "param_groups": whole["param_groups"],
+                "shape_info": {i: p.shape for i, p in enumerate(plain.parameters())},
+                "base_state": {
+                    index: {
+                        name: _rows(value, rank) if value.dim() else value
+                        for name, value in values.items()
+                    }
+                    for index, values in whole["state"].items()
+                },
+            }
+            for rank in range(2)
+        ]
+        zero = fsdp.ZeroRedundancyOptimizer(model.parameters(), AdamW, mesh=mesh8)
+        with pytest.raises(ValueError, match=r"has 16 of 32 rows; pass a list of the state dicts"):
+            zero.load_state_dict(ranks[0])
+        zero.load_state_dict(ranks)
+        for index, values in zero.state_dict()["state"].items():
+            for name, value in values.items():
+                check(value, whole["state"][index][name])
+        weight = next(model.parameters())
+        assert zero.state[weight]["exp_avg"].partition_spec == ("fsdp", None)
 
     def test_closure(self, mesh8: spmd.Mesh) -> None:
         weight = torch.ones(8, device="xla", requires_grad=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..base import counters, interrupt, trace_rows
 from ..base.config import config
-from ..base.state import active_observation
+from ..base.state import PerThread
 from ..graph.buffer_leases import READERS, Lender
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, is_data, is_unpadded, origin, value_name
@@ -169,6 +169,11 @@ def settle_count(storage: Storage) -> None:
                 settle_by_host(pending(), storage.value)
 
 
+# Called before each of the thread's reads of a value that is no constant number, with the storage
+# and the read's text.
+on_read = PerThread[Callable[[Storage, str], object] | None](None)
+
+
 class Lease(NamedTuple):
     """A value's data during a read outside the lock: a host array, or a lent buffer.
 
@@ -202,11 +207,9 @@ def leased(
     on_device: host data is uploaded first. padded: padded data is lent with its padding. call,
     together: see `host_value`.
     """
-    observing = active_observation.value
-    if observing is not None and (
-        storage.meta.numel > 1 or on_host.constant_ops(storage.value) is None
-    ):
-        observing.reads.append(f"{call} at {user_line()}")
+    note = on_read.value
+    if note is not None and (storage.meta.numel > 1 or on_host.constant_ops(storage.value) is None):
+        note(storage, f"{call} at {user_line()}")
     lease = lent_to(
         READERS,
         storage,

@@ -43,7 +43,19 @@ def choose_device(state: Any) -> None:
         init: Callable[..., None], self: Any, *args: Any, fsdp_plugin: Any = None, **how: Any
     ) -> None:
         init(self, *args, fsdp_plugin=fsdp_plugin, **how)
-        if self.device.type == DEVICE.type and vars(self).get(_PLUGIN) is None:
+        if self.device.type != DEVICE.type:
+            return
+        sizes = how.get("parallelism_config")
+        if sizes is not None and sizes.total_size > 1:
+            raise NotImplementedError(
+                f"Accelerator: parallelism_config is for one process a device, got {sizes!r}; here "
+                "one process has all. For dp_shard_size write "
+                "fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2), for tp_size "
+                "spmd.dtensor.parallelize_module(model, mesh['tp'], plan) before prepare(), for "
+                "cp_size an axis in the tokens' spec, P('fsdp', 'context') (docs/sequences.md); "
+                "leave out parallelism_config"
+            )
+        if vars(self).get(_PLUGIN) is None:
             vars(self)[_PLUGIN] = fsdp_plugin
 
 

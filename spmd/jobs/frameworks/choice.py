@@ -16,12 +16,14 @@ _FABRIC = (
     "ACCELERATOR_REGISTRY.register(name, accelerator, description, override, ...)",
     "STRATEGY_REGISTRY.register(name, strategy, description, override, ...)",
     "_Connector._choose_strategy(self)",
+    "_Connector._check_strategy_and_fallback(self)",
     *_PRECISIONS,
 )
 _LIGHTNING = (
     "AcceleratorRegistry.register(name, accelerator, description, override, ...)",
     "StrategyRegistry.register(name, strategy, description, override, ...)",
     "_AcceleratorConnector._choose_strategy(self)",
+    "_AcceleratorConnector._check_strategy_and_fallback(self)",
     *_PRECISIONS,
 )
 

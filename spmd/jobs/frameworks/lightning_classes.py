@@ -62,10 +62,24 @@ def complete(
     # PyTorch/XLA.
     connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
     connector.XLAPrecision = lambda precision: _precision(connector, precision)
-    choose = chooser._choose_strategy
+    choose, check = chooser._choose_strategy, chooser._check_strategy_and_fallback
     chooser._choose_strategy = lambda self: (
         shared() if isinstance(self.accelerator, accelerator) else choose(self)
     )
+
+    def check_strategy(self: Any) -> None:
+        if isinstance(self.accelerator, accelerator):
+            if isinstance(self._strategy_flag, strategies.FSDPStrategy):
+                raise NotImplementedError(
+                    "FSDPStrategy: it is for one process a device; on xla write "
+                    "strategy='fsdp', or XLAFSDPStrategy(auto_wrap_policy=...) of "
+                    f"{root}.strategies"
+                )
+            if self._strategy_flag == "fsdp":
+                self._strategy_flag = "xla_fsdp"
+        check(self)
+
+    chooser._check_strategy_and_fallback = check_strategy
     return shared, fsdp
 
 

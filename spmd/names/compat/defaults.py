@@ -1,7 +1,8 @@
 """PyTorch/XLA's defaults while the drop-in is on: a fallback to the CPU, type promotion in
-`einsum`, and hints for missing ops of `torch.ops.xla`."""
+`einsum`, classes of floating-point type in losses, and hints for missing ops of `torch.ops.xla`."""
 
 import functools
+import pkgutil
 from typing import Any
 
 import torch
@@ -9,24 +10,35 @@ import torch
 from ...core import config, variables
 from .torch_xla_names import HINTS
 
-_originals: list[tuple[str, Any]] = []  # the fallback and the einsum that `end` restores
+_originals: list[tuple[Any, str, Any]] = []  # owner, name and value of what `end` restores
 
 
 def begin() -> None:
-    """Switches on the fallback to the CPU, unless SPMD_FALLBACK is set, and the type promotion of
-    `einsum`."""
-    _originals.append((config.fallback, torch.functional.einsum))
-    if not variables.has_variable("fallback"):
-        config.fallback = "cpu"
-    torch.einsum = torch.functional.einsum = _promoting(torch.functional.einsum)
-    torch.ops.xla.__class__ = _Ops
+    """Switches on the fallback to the CPU, unless SPMD_FALLBACK is set, the type promotion of
+    `einsum`, and classes of floating-point type."""
+    functional = torch.nn.functional
+    fallback = config.fallback if variables.has_variable("fallback") else "cpu"
+    einsum = _promoting(torch.functional.einsum)
+    for owner, name, value in (
+        (config, "fallback", fallback),
+        (torch, "einsum", einsum),
+        (torch.functional, "einsum", einsum),
+        (functional, "cross_entropy", _taking_classes(functional.cross_entropy)),
+        (functional, "nll_loss", _taking_classes(functional.nll_loss)),
+        (torch.ops.xla, "__class__", _Ops),
+    ):
+        _originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
 
 
 def end() -> None:
     """Undoes `begin`."""
-    config.fallback, torch.functional.einsum = _originals.pop()
-    torch.einsum = torch.functional.einsum
-    torch.ops.xla.__class__ = type(torch.ops.aten)
+    while _originals:
+        setattr(*_originals.pop())
+
+
+# They register ops of `torch.ops.xla`.
+_MODULES = "spmd.torch_xla.xla_ops", "spmd.torch_xla.quantized"
 
 
 class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
@@ -34,6 +46,8 @@ class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         try:
+            for module in _MODULES:
+                pkgutil.resolve_name(module)
             return super().__getattr__(name)
         except AttributeError:
             if name[:2] == "__":  # Python and tools look for it in every module
@@ -63,3 +77,18 @@ def _promoting(einsum: Any) -> Any:
         return einsum(*args)
 
     return promoted
+
+
+def _taking_classes(loss: Any) -> Any:
+    """A loss whose target on xla may have classes as floating-point numbers; one of the input's
+    shape is probabilities."""
+
+    @functools.wraps(loss)
+    def call(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        is_classes = target.is_floating_point() and target.shape != input.shape
+        if is_classes and target.device.type == "xla":
+            target = target.long()
+        result: torch.Tensor = loss(input, target, *args, **kwargs)
+        return result
+
+    return call

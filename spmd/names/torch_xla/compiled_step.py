@@ -2,10 +2,11 @@
 with a sync around."""
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...core import compiled_with, config, syncs
+from ...core import DeviceData, Storage, compiled_with, config, host_reads, syncs
 from ...core import options as core_options
 from ...tensors.closures import on_sync
 from ...tensors.runtime import sync
@@ -26,9 +27,9 @@ def compile(
 
     Args:
         f: a function to decorate; None: returns a context, which is a decorator as well.
-        full_graph: a sync or a read of a value inside is an error.
-        max_different_graphs: the number of programs that may be compiled for it; the next one is an
-            error.
+        full_graph: a sync inside is an error, and a read of a value that an op inside makes.
+        max_different_graphs: the number of programs that may be compiled for the function, however
+            often it is wrapped; the next one is an error.
         custom_compile_options: XLA's options, name -> value, for programs compiled for it
             (`spmd.config.compiler_options`).
 
@@ -45,8 +46,7 @@ def compile(
     """
     if f is not None and not callable(f):
         raise TypeError(f"torch_xla.compile: expected a function, got {f!r}")
-    # One for all uses: it counts.
-    guard = None if max_different_graphs is None else Guard(max_different_graphs, allow_first=False)
+    guard = None if max_different_graphs is None else _guard(f, max_different_graphs)
 
     @contextlib.contextmanager
     def block() -> Iterator[None]:
@@ -56,11 +56,26 @@ def compile(
             compiled_with(custom_compile_options),
             guard or contextlib.nullcontext(),
         ):
-            with on_sync(_refuse) if full_graph else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                if full_graph:
+                    stack.enter_context(on_sync(_refuse))
+                    stack.enter_context(host_reads.on_read.held(_refuse_read))
                 yield
             sync()
 
     return block() if f is None else block()(f)
+
+
+_guards: "weakref.WeakKeyDictionary[Any, Guard]" = weakref.WeakKeyDictionary()  # by function
+
+
+def _guard(f: Any, max_different_graphs: int) -> Guard:
+    """The guard of a function, which counts over all of its wrappers; of a block, a new one."""
+    guard = Guard(max_different_graphs, allow_first=False)
+    if f is not None:
+        guard = _guards.setdefault(f, guard)
+        guard.max_programs = max_different_graphs
+    return guard
 
 
 def step() -> Any:
@@ -89,7 +104,16 @@ def set_custom_compile_options(options: Mapping[str, Any]) -> None:
 
 def _refuse(synced: syncs.Synced) -> None:
     if synced.num_programs:
-        raise RuntimeError(
-            f"torch_xla.compile: a sync, or a read of a value, at {synced.line} inside the "
-            "compiled function, with full_graph=True; read it after the function"
-        )
+        _raise(f"a sync, or a read of a value, at {synced.line}")
+
+
+def _refuse_read(storage: Storage, text: str) -> None:
+    if type(storage.value) is not DeviceData:
+        _raise(f"a read of a value, {text},")
+
+
+def _raise(cause: str) -> None:
+    raise RuntimeError(
+        f"torch_xla.compile: {cause} inside the compiled function, with full_graph=True; read it "
+        "after the function"
+    )

@@ -110,6 +110,25 @@ def gmm(
     return _grouped("gmm", lhs, rhs.mT if transpose_rhs else rhs, group_sizes, group_offset)
 
 
+def repeat_with_fixed_output_size(
+    input: torch.Tensor, repeats: torch.Tensor, total_repeat_length: int
+) -> torch.Tensor:
+    """`torch.repeat_interleave` of a tensor of one dim, cut to a length, or filled up to it with
+    the last element; no value decides a shape.
+
+    Source: `torch_xla.experimental.custom_kernel.repeat_with_fixed_output_size`.
+
+    >>> import torch, spmd
+    >>> x = torch.tensor([1, 2, 3], device="xla")
+    >>> repeat = spmd.torch_xla.custom_kernel.repeat_with_fixed_output_size
+    >>> repeat(x, torch.tensor([2, 0, 1], device="xla"), 5).tolist()
+    [1, 1, 3, 3, 3]
+    """
+    places = torch.arange(total_repeat_length, device=input.device)
+    index = torch.searchsorted(repeats.cumsum(0), places, right=True)
+    return input[index.clamp(max=len(input) - 1)]
+
+
 def tgmm(
     lhs: Tensor,
     rhs: Tensor,

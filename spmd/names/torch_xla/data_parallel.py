@@ -7,16 +7,17 @@ of all devices: means over the rows of such a batch, and their gradients, are th
 ranks of theirs.
 """
 
+import contextlib
 import functools
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed
 from torch.utils.data.distributed import DistributedSampler
 
 from ...core import hardware, held, user_line
@@ -38,11 +39,18 @@ class _Launch:
 current = _Launch()
 
 
-def launched(is_single: bool) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def launched(is_single: bool) -> Iterator[None]:
     """A block whose loaders join batches for all devices; is_single: for one device, so that they
-    join none."""
+    join none. A process group that is made inside ends with it, as with the processes of theirs."""
     num_replicas = 1 if is_single else len(hardware.devices())
-    return held(current, num_replicas=num_replicas, has_loader=False)
+    had_group = torch.distributed.is_initialized()
+    try:
+        with held(current, num_replicas=num_replicas, has_loader=False):
+            yield
+    finally:
+        if torch.distributed.is_initialized() and not had_group:
+            torch.distributed.destroy_process_group()
 
 
 def check_loader(caller: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from . import data_parallel
 from .parallel_loader import MpDeviceLoader
 
 
@@ -63,4 +64,5 @@ def run_multiprocess(
     >>> spmd.torch_xla.device_replicas.run_multiprocess(abs, -3)
     {0: 3}
     """
-    return {0: fn(*args, **kwargs)}
+    with data_parallel.launched(is_single=True):
+        return {0: fn(*args, **kwargs)}

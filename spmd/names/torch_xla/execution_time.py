@@ -1,7 +1,8 @@
-"""The metric "ExecuteTime": from the launch of a program to its end, for which a thread of its own
-waits.
+"""Threads that wait for values: the metric "ExecuteTime", from the launch of a program to its end,
+and PyTorch/XLA's callbacks.
 
-The thread begins with the first use of `torch_xla.debug.metrics`; programs without it pay nothing.
+The metric's thread begins with the first use of `torch_xla.debug.metrics`; programs without it pay
+nothing.
 """
 
 import contextlib
@@ -11,7 +12,11 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from ...core import counters, points
+import torch
+
+from ...core import counters, host_reads, points, storage_of
+from ...tensors.annotate import on_device
+from ...tensors.runtime import sync
 
 
 class _Ends:
@@ -82,3 +87,38 @@ def settle() -> None:
     >>> spmd.torch_xla.execution_time.settle()
     """
     begin().settle()
+
+
+def on_ready_callback(tensor: torch.Tensor, callback: Callable[[torch.Tensor], Any]) -> None:
+    """Syncs, and calls `callback(tensor)` in another thread once the devices have computed the
+    tensor.
+
+    Raises TypeError for a tensor that is not on xla. Source:
+    `torch_xla.experimental.callback.on_ready_callback`.
+
+    >>> import torch
+    >>> from spmd.torch_xla.execution_time import on_ready_callback
+    >>> on_ready_callback(torch.ones(2, device="xla") + 1, lambda tensor: None)
+    """
+    target = on_device(tensor, "on_ready_callback")
+    sync()
+
+    def wait() -> None:
+        with host_reads.leased(storage_of(target), "on_ready_callback", on_device=True) as lease:
+            lease.placed()[0].block_until_ready()
+        callback(tensor)
+
+    threading.Thread(target=wait, name="spmd.on_ready_callback", daemon=True).start()
+
+
+def on_ready_event(tensor: torch.Tensor) -> threading.Event:
+    """An event that is set once the devices have computed the tensor: see `on_ready_callback`.
+
+    >>> import torch
+    >>> from spmd.torch_xla.execution_time import on_ready_event
+    >>> on_ready_event(torch.ones(2, device="xla") + 1).wait(60)
+    True
+    """
+    event = threading.Event()
+    on_ready_callback(tensor, lambda _: event.set())
+    return event

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -217,3 +218,69 @@ class ToXlaTensorArena:
         for_each_instance(inputs, self._select, selected.append)
         converted = iter(self._convert(selected) if selected else ())
         return for_each_instance_rewrite(inputs, self._select, lambda _: next(converted))
+
+
+def set_variable(name: str, value: str) -> None:
+    """Sets a variable of the environment that scripts read.
+
+    >>> import spmd
+    >>> spmd.torch_xla.script_tools.set_variable("XLA_USE_SPMD", "1")
+    """
+    os.environ[name] = value
+
+
+def get_free_tcp_ports(n: int = 1) -> list[int]:
+    """Ports of this machine that nothing listens on.
+
+    >>> import spmd
+    >>> len(spmd.torch_xla.script_tools.get_free_tcp_ports(2))
+    2
+    """
+    sockets = [socket.socket() for _ in range(n)]
+    for one in sockets:
+        one.bind(("", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class NoneRemover:
+    """Takes the Nones out of a list, in place, or a tuple, and puts them back. Source:
+    `torch_xla._dynamo.dynamo_bridge.NoneRemover`.
+
+    >>> import spmd
+    >>> remover = spmd.torch_xla.script_tools.NoneRemover()
+    >>> remover.remove_nones((1, None, 2)), remover.add_nones([3, 4])
+    ((1, 2), [3, None, 4])
+    """
+
+    def __init__(self) -> None:
+        self.none_poslist: list[int] = []
+
+    def remove_nones(self, value_list: Any) -> Any:
+        """The values that are not None; raises TypeError for what is no list or tuple."""
+        values = _listed(value_list)
+        self.none_poslist = [i for i, value in enumerate(values) if value is None]
+        return _filled(value_list, [value for value in values if value is not None])
+
+    def add_nones(self, value_list: Any) -> Any:
+        """The values, with None where it was; raises TypeError for what is no list or tuple."""
+        values = _listed(value_list)
+        for position in self.none_poslist:
+            values.insert(position, None)
+        return _filled(value_list, values)
+
+
+def _listed(values: Any) -> list[Any]:
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"NoneRemover: expected a list or a tuple, got {type(values).__name__}")
+    return [*values]
+
+
+def _filled(values: Any, new: list[Any]) -> Any:
+    """A list itself with new values; a tuple of them."""
+    if isinstance(values, tuple):
+        return tuple(new)
+    values[:] = new
+    return values

@@ -123,16 +123,22 @@ def unwrap_sharded_tensor(t: Any) -> Any:
     return t
 
 
-class _Copy(Shard):
-    """A shard that is all of its tensor: as in PyTorch/XLA its indices are `...`."""
+class _Shard(Shard):
+    """A shard with PyTorch/XLA's indices: a list of slices of step 1, `...` of one that is all of
+    its tensor."""
 
     __slots__ = ()
 
-    def __init__(self, shard: Shard) -> None:
-        indices: Any = ...
+    def __init__(self, shard: Shard, is_copy: bool) -> None:
+        slices = [slice(index.start, index.stop, 1) for index in shard.indices]
+        indices: Any = ... if is_copy else slices
         super().__init__(shard.data, indices, shard.device, shard.replica_id)
 
-    unpadded_data: Any = vars(Shard)["unpadded_data"].getter(lambda shard: shard.data)
+    unpadded_data: Any = vars(Shard)["unpadded_data"].getter(
+        lambda shard: (
+            shard.data if shard.indices is ... else vars(Shard)["unpadded_data"].fget(shard)
+        )
+    )
 
 
 def _local_shards(tensor: XlaTensor) -> list[Shard]:
@@ -141,7 +147,7 @@ def _local_shards(tensor: XlaTensor) -> list[Shard]:
     is_replicated = (
         sharding_type(annotations.current_sharding(tensor), tensor.dim()) is ShardingType.REPLICATED
     )
-    return [_Copy(shard) for shard in shards] if is_replicated else shards
+    return [_Shard(shard, is_replicated) for shard in shards]
 
 
 def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> property:

@@ -5,9 +5,11 @@ import functools
 import importlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+
+import numpy as np
 
 from . import xla_metrics
 
@@ -187,3 +189,54 @@ def _number(text: str) -> tuple[float, str]:
     return (
         sum(float(digits) * _UNITS[name] for digits, name in parts) if parts else float(text)
     ), unit
+
+
+def get_data_points_from_metrics_reports(
+    metrics_reports: Sequence[str],
+) -> dict[str, list[float | None]]:
+    """The numbers of several reports by name, one a report; None where a report lacks the name.
+
+    >>> import spmd
+    >>> reports = ["Counter: MarkStep\\n  Value: 3", ""]
+    >>> spmd.torch_xla.training_log.get_data_points_from_metrics_reports(reports)
+    {'MarkStep__Value': [3, None]}
+    """
+    parsed = [parse_metrics_report(report) for report in metrics_reports]
+    return {name: [numbers.get(name) for numbers in parsed] for report in parsed for name in report}
+
+
+_USUAL = "v <= v_mean + (v_stddev * 2.0)"
+
+
+def compare_metrics(
+    data_points: Mapping[str, Sequence[float | None]],
+    metrics_report: str,
+    config: Mapping[str, str] = {"base_expression": _USUAL},
+) -> str:
+    """A line for each number of a report that fails its check against earlier ones, and for each op
+    that newly ran on the CPU.
+
+    data_points: of `get_data_points_from_metrics_reports`. config: Python expressions of `v`,
+    `v_mean` and `v_stddev`, of a number under its name and "_expression", of all others under
+    "base_expression".
+
+    >>> import spmd
+    >>> found = {"MarkStep__Value": [3, 3]}
+    >>> report = "Counter: MarkStep\\n  Value: 9"
+    >>> spmd.torch_xla.training_log.compare_metrics(found, report)[:39]
+    'MarkStep__Value failed its expression c'
+    """
+    lines = []
+    for name, value in sorted(parse_metrics_report(metrics_report).items()):
+        earlier = [number for number in data_points.get(name, ()) if number is not None]
+        if not earlier:
+            lines += [f"Found new aten counter: {name}: {value}\n"] * name.startswith("aten::")
+            continue
+        mean, stddev = np.mean(earlier), np.std(earlier)
+        expression = config.get(f"{name}_expression", config["base_expression"])
+        if not eval(expression, None, {"v": value, "v_mean": mean, "v_stddev": stddev}):
+            lines.append(
+                f"{name} failed its expression check. Expression: {expression}.  Mean: {mean}.  "
+                f"Stddev: {stddev}.  Actual Value: {value}\n"
+            )
+    return "".join(lines)

@@ -124,8 +124,9 @@ def metrics_report() -> str:
 def short_metrics_report(
     counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None
 ) -> str:
-    """The named counters and metrics as text; those without a value are left out. Without names:
-    compiles, syncs, and the times of compiling, running and transfers.
+    """The named counters and metrics as text, with the ops that ran on the CPU; those without a
+    value are left out. Without names of either kind: compiles and syncs, and the times of
+    compiling, running and transfers.
 
     >>> import torch, spmd
     >>> spmd.torch_xla.xla_metrics.clear_all()
@@ -139,9 +140,8 @@ def short_metrics_report(
     Counter: MarkStep
       Value: 1
     """
-    if not (counter_names or metric_names):
-        return _report(_SHORT_METRICS, _SHORT_COUNTERS)
-    return _report(metric_names or (), counter_names or ())
+    counters_shown = [*(counter_names or _SHORT_COUNTERS), *executed_fallback_ops()]
+    return _report(metric_names or _SHORT_METRICS, counters_shown)
 
 
 def _report(metrics: Iterable[str], names: Iterable[str]) -> str:

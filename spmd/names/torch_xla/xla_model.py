@@ -14,6 +14,7 @@ from ...jobs.data.trees import Path, leaves, mapped, moves
 from ...tensors.launch import full_tensor
 from ...tensors.runtime import device, get_stablehlo, sync
 from . import data_parallel
+from .script_tools import DataWrapper
 from .sharding_spec import ShardingSpec, sent
 from .xla_collectives import all_reduce
 
@@ -228,15 +229,25 @@ def send_cpu_data_to_device(
 ) -> Any:
     """Returns a structure with its CPU tensors on the device, sharded by a spec where there is one.
 
-    A tensor alone comes back as a list of one, as in PyTorch/XLA.
+    A tensor alone comes back as a list of one, as in PyTorch/XLA, and a `script_tools.DataWrapper`
+    as what its `from_tensors` returns.
 
     >>> import torch, spmd
     >>> batch = {"x": torch.ones(2), "name": "first"}
     >>> spmd.torch_xla.xla_model.send_cpu_data_to_device(batch, "xla")["x"].device
     device(type='xla', index=0)
     """
+
+    def send(_: Path, value: Any) -> Any:
+        if not isinstance(value, DataWrapper):
+            return sent(value, device, input_sharding)
+        tensors = value.get_tensors()
+        return value.from_tensors(
+            [x if x is None else sent(x, device, input_sharding) for x in tensors]
+        )
+
     data = [datas] if isinstance(datas, torch.Tensor) else datas
-    return mapped(data, moves, lambda _, value: sent(value, device, input_sharding))
+    return mapped(data, lambda x: moves(x) or isinstance(x, DataWrapper), send)
 
 
 def to_cpu(data: Any, convert: bool = True) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ...core import ends_at_user_line
 from ...loops.interop import call_jax as core_call_jax
@@ -27,11 +28,15 @@ def _dynamo_mark_sharding(
     axis_names: str,
     partition_spec: str,
 ) -> torch.Tensor:
+    if isinstance(input, FakeTensor):  # under torch.compile: the call is an op of its graph
+        return input
     mesh = Mesh(device_ids, tuple(mesh_shape), ast.literal_eval(axis_names))
     return mark_sharding(input, mesh, ast.literal_eval(partition_spec))
 
 
 def _aot_mark_sharding(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
+    if isinstance(t, FakeTensor):
+        return t.view_as(t)
     return mark_sharding_with_gradients(t, Mesh.from_str(mesh), ast.literal_eval(partition_spec))
 
 

@@ -10,13 +10,13 @@ import torch
 
 from ...core import config, counters, hardware, resolve
 from ...tensors.runtime import global_runtime_device_attributes
-from . import data_parallel
+from . import data_parallel, script_tools
 from .xla_model import device_type
 
 
 def use_spmd(auto: bool = False) -> None:
     """Ends the data parallelism of `torch_xla.launch`: the script shards its batches. There is no
-    other mode.
+    other mode. Sets XLA_USE_SPMD=1, which scripts read, as theirs does.
 
     Raises NotImplementedError for `auto` (see `spmd.suggest`).
 
@@ -28,6 +28,7 @@ def use_spmd(auto: bool = False) -> None:
             "use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts"
         )
     data_parallel.current.num_replicas = 1
+    script_tools.set_variable("XLA_USE_SPMD", "1")
 
 
 def one() -> int:
@@ -145,6 +146,17 @@ def available_tpus() -> int:
     0
     """
     return addressable_runtime_device_count() if device_type() == "TPU" else 0
+
+
+def cores_per_chip() -> int:
+    """The number of devices of this process on a chip: 2 of TPU v2 and v3, else 1. Source:
+    `torch_xla._internal.tpu.num_logical_cores_per_chip`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.cores_per_chip()
+    1
+    """
+    return 1 + max(getattr(device, "core_on_chip", 0) for device in hardware.devices())
 
 
 def set_mat_mul_precision(precision: str) -> None:

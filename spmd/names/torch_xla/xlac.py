@@ -1,12 +1,14 @@
 """The functions of `torch_xla._XLAC`, PyTorch/XLA's C++ module, that its users' scripts and tests
 call."""
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
 
-from ...core import Sharding, syncs
+from ...core import Sharding, storage_of, syncs
 from ...tensors.annotate import mark_sharding, on_device
+from ...tensors.runtime import residence
 from .sharding_spec import ShardingType
 
 Tensors = Sequence[torch.Tensor]
@@ -76,3 +78,60 @@ def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
     # Savers of Hugging Face ask for what `__tensor_flatten__` names, too, which is no tensor but
     # has the same address.
     return tensor.untyped_storage().data_ptr()
+
+
+def _get_graph_hash(tensors: Tensors) -> bytes:
+    """A digest of the program of these values: equal for equal graphs.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> hashes = [spmd.torch_xla.xlac._get_graph_hash([x + y]) for y in (x, x, x * 2)]
+    >>> hashes[0] == hashes[1], hashes[0] == hashes[2]
+    (True, False)
+    """
+    values = [on_device(tensor, "_get_graph_hash") for tensor in tensors]
+    return hashlib.sha256(syncs.stablehlo(values).encode()).digest()
+
+
+def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
+    """Lines of a tensor's number, shape, sharding, the op that makes it and where its data is.
+
+    >>> import torch, spmd
+    >>> info = spmd.torch_xla.xlac._get_xla_tensor_debug_info(torch.ones(2, device="xla") + 1)
+    >>> "XLA Shape: f32[2]{0}" in info, "IR: [] aten::add" in info, "XLAData: None" in info
+    (True, True, True)
+    """
+    if tensor.device.type != "xla":
+        return "Not a XLATensor\n"
+    place, shape = residence(tensor), _xla_shape(tensor)
+    lines = [
+        "XLATensor {",
+        f"TensorID: {_xla_get_tensor_id(tensor)}",
+        "Device: SPMD:0",
+        f"XLA Shape: {shape}",
+        f"ShardingSpec: {_get_xla_sharding_spec(tensor) or None}",
+        f"IR: {_op(tensor)}",
+        f"XLAShardedData: {{ Data Shape: {shape} }}" if place == "devices" else "XLAData: None",
+        f"Tensor on host: {f'with size {[*tensor.shape]}' if place == 'host' else None}",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _op(tensor: torch.Tensor) -> str | None:
+    """The op that makes a pending value, as "[] aten::add"."""
+    value = storage_of(on_device(tensor, "_get_xla_tensor_debug_info")).value
+    op = getattr(getattr(value, "node", value), "op", None)  # data has none
+    if op is None:
+        return None
+    return f"[] {'::'.join(op.name.split('.')[:2])}, xla_shape={_xla_shape(tensor)}"
+
+
+def _xla_shape(tensor: torch.Tensor) -> str:
+    """A shape as XLA writes it: "f32[2,3]{1,0}"."""
+    dtype, bits = tensor.dtype, tensor.dtype.itemsize * 8
+    integer = f"{'s' if str(dtype)[6] == 'i' else 'u'}{bits}"
+    name = f"c{bits}" if dtype.is_complex else f"f{bits}" if dtype.is_floating_point else integer
+    name = {torch.bool: "pred", torch.bfloat16: "bf16"}.get(dtype, name)
+    sizes, order = ",".join(map(str, tensor.shape)), ",".join(map(str, range(tensor.dim())[::-1]))
+    return f"{name}[{sizes}]{{{order}}}"

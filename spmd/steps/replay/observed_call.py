@@ -24,6 +24,7 @@ from ...core import (
     DeviceData,
     Storage,
     XlaTensor,
+    host_reads,
     observation,
     storage_of,
     syncs,
@@ -196,7 +197,10 @@ class ObservedCall:
         streams = _streams()
         generators = {id(generator): state_of(generator) for _, generator in self.before.generators}
         self.first = store.next_serial()
-        with observation.active_observation.held(self.observation):
+        with (
+            observation.active_observation.held(self.observation),
+            host_reads.on_read.held(lambda _, text: self.observation.reads.append(text)),
+        ):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(watched(tensors, self.counters, self.uses))
                 self._enter_groups()

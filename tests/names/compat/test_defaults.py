@@ -1,5 +1,5 @@
-"""The defaults of PyTorch/XLA that hold under the drop-in alone: the CPU fallback, and `einsum` of
-several dtypes."""
+"""The defaults of PyTorch/XLA that hold under the drop-in alone: the CPU fallback, `einsum` of
+several dtypes, classes of floating-point type."""
 
 from collections.abc import Iterator
 
@@ -41,6 +41,36 @@ class TestFallback:
         script = "import spmd; spmd.compat.install(); print(spmd.config.fallback)"
         assert run_script(script, SPMD_FALLBACK="error").strip() == "error"
         assert run_script(script).strip() == "cpu"
+
+
+class TestClasses:
+    """Losses take classes as floating-point numbers on xla; not on the CPU, nor without the
+    drop-in."""
+
+    def test_losses(self, installed: None) -> None:
+        x, classes = torch.randn(6, 3), torch.tensor([0.0, 2, 1, 1, 0, 2])
+        expected = torch.nn.functional.cross_entropy(x, classes.long())
+        moved = x.to("xla").requires_grad_()
+        loss = torch.nn.CrossEntropyLoss()(moved, classes.to("xla"))
+        loss.backward()
+        check(loss, expected)
+        assert moved.grad is not None
+        check(torch.nn.functional.nll_loss(x.to("xla").log_softmax(1), classes.to("xla")), expected)
+        probabilities = torch.rand(6, 3)
+        check(
+            torch.nn.functional.cross_entropy(x.to("xla"), probabilities.to("xla")),
+            torch.nn.functional.cross_entropy(x, probabilities),
+        )
+        with pytest.raises(RuntimeError, match="Long"):
+            torch.nn.functional.cross_entropy(x, classes)
+
+    def test_without_it(self) -> None:
+        spmd.compat.install()
+        spmd.compat.uninstall()
+        with pytest.raises(RuntimeError, match=r"write target\.long\(\) for indices"):
+            torch.nn.functional.cross_entropy(
+                torch.ones(6, 3, device="xla"), torch.ones(6, device="xla")
+            )
 
 
 class TestEinsum:

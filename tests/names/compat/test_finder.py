@@ -5,6 +5,7 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,48 @@ class TestInstall:
         assert parse("2.9") <= parse(version) < parse("2.10")
         assert importlib.metadata.metadata("torch_xla")["Name"] == "torch_xla"
         assert importlib.metadata.packages_distributions()["torch_xla"] == ["torch_xla"]
+
+
+class TestStateOfScripts:
+    """What scripts read or clear of their modules."""
+
+    def test_use_spmd_sets_its_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XLA_USE_SPMD", "0")
+        importlib.import_module("torch_xla.runtime").use_spmd()
+        assert os.environ["XLA_USE_SPMD"] == "1"
+
+    def test_caches_and_precision(self) -> None:
+        for module, name in (
+            ("experimental.scan", "_SCAN_COMPUTATION_CACHE"),
+            ("experimental.scan_layers", "_ONE_LAYER_CACHE"),
+            ("core.xla_builder", "_JAX_TO_XLA_COMPUTATION_CACHE"),
+        ):
+            getattr(importlib.import_module(f"torch_xla.{module}"), name).clear()
+        xlac = importlib.import_module("torch_xla")._XLAC
+        xlac._xla_set_mat_mul_precision("highest")
+        assert xlac._xla_get_mat_mul_precision() == "highest"
+
+    def test_a_missing_function_of_the_cpp_module(self) -> None:
+        xlac = importlib.import_module("torch_xla")._XLAC
+        function = xlac._xla_set_enable_alias_with_buffer_donor_config
+        with pytest.raises(NotImplementedError, match="memory of inputs that no tensor needs"):
+            function(True)
+        assert not hasattr(xlac, "_xla_unheard_of")
+        assert xlac._init_computation_client()[0] == 0 and xlac._xla_runtime_is_initialized()
+
+    def test_tensor_of_shards(self, mesh8: spmd.Mesh) -> None:
+        make = importlib.import_module("torch_xla")._XLAC._global_tensor_from_cpu_shards
+        shards, sharding = [torch.tensor([i]) for i in range(8)], mesh8.get_op_sharding(("fsdp",))
+        assert make(shards, sharding).tolist() == [*range(8)]
+        assert make(shards, sharding, global_shape=(7,)).tolist() == [*range(7)]
+
+    def test_a_missing_name_that_is_imported_and_called(self) -> None:
+        scope: dict[str, Any] = {}
+        exec("from torch_xla.distributed.spmd import auto_policy", scope)
+        with pytest.raises(NotImplementedError, match=r"spmd\.suggest compares the layouts"):
+            scope["auto_policy"]("name", torch.nn.Linear(2, 2), None)
+        with pytest.raises(TypeError, match="is not callable"):
+            importlib.import_module("torch_xla.runtime")()
 
 
 class TestNames:

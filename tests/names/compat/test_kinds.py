@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import pytest
 import torch
-from support import check
+from support import check, run_script
 from torch import nn
 
 import fsdp
@@ -144,6 +144,8 @@ class TestNames:
         check(builder.call_jax(jax.numpy.add, args=(x.to("xla"), 1)), x + 1)
         with pytest.raises(AttributeError, match=r"spmd\.call_jax makes an op"):
             _ = builder.create_builder
+        backend = importlib.import_module("torch_xla._dynamo.dynamo_backend2").dynamo_backend
+        check(torch.compile(lambda x: x.exp() + 1, backend=backend)(x.to("xla")), x.exp() + 1)
         bridge = importlib.import_module("torch_xla.core.dynamo_bridge")
         graph = bridge.extract_compiled_graph(torch.fx.symbolic_trace(nn.ReLU()), [x])
         check(graph(x.to("xla") - 2), torch.relu(x - 2))
@@ -166,11 +168,38 @@ class TestNames:
         t = torch.ones(2, device="xla")
         assert torch.ops.xla.dynamo_set_buffer_donor_(t, True) is t
 
+    def test_marks_under_torch_compile(self) -> None:
+        text = str(spmd.Mesh(range(8), (8,), ("data",)))
+
+        @torch.compile(backend="openxla")
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            torch.ops.xla.dynamo_mark_sharding(y, [*range(8)], [8], "('data',)", "('data',)")
+            return y * torch.ops.xla.aot_mark_sharding(w, text, "('data',)")
+
+        x, w = torch.arange(16.0), torch.ones(16, device="xla", requires_grad=True)
+        result = function(x.to("xla"), w)
+        result.sum().backward()
+        check(result, x + 1)
+        check(w.grad, x + 1)
+        assert result.partition_spec == w.grad.partition_spec == ("data",)
+
+    def test_repeat_of_a_fixed_length(self) -> None:
+        x, repeats = torch.randn(5), torch.tensor([2, 0, 3, 1, 0])
+        whole = torch.repeat_interleave(x, repeats)
+        repeat = custom_kernel.repeat_with_fixed_output_size
+        check(repeat(x.to("xla"), repeats.to("xla"), 4), whole[:4])
+        check(repeat(x.to("xla"), repeats.to("xla"), 8), torch.cat([whole, x[-1:].expand(2)]))
+
+    def test_ops_are_there_at_once(self) -> None:
+        script = "import spmd; spmd.compat.install(); import torch; print(torch.ops.xla.gmm)"
+        assert run_script(script).strip() == "xla.gmm"
+
     def test_ops_that_are_not_here(self) -> None:
         for name, hint in {
             "ragged_paged_attention": r"call a Pallas kernel by spmd\.call_jax",
             "bgmv": "or torch's own op",
-            "quantized_matmul": r"torch\._weight_int8pack_mm",
+            "quantized_matmul_int8": r"torch\._weight_int8pack_mm",
             "gmm_backward": "gmm, which has gradients",
         }.items():
             with pytest.raises(
@@ -308,6 +337,18 @@ class TestTools:
             lambda items: [-item for item in items], lambda x: isinstance(x, int)
         )
         assert arena.transform([Wrapped(), 3]) == [[-1, -2], -3] and arena.transform(["a"]) == ["a"]
+
+    def test_a_wrapper_is_moved(self) -> None:
+        class Wrapped(script_tools.DataWrapper):
+            def get_tensors(self) -> list[Any]:
+                return [torch.ones(2), None]
+
+            def from_tensors(self, tensors: list[Any]) -> Any:
+                return {"moved": tensors}
+
+        for value, read in ((Wrapped(), lambda x: x), ([Wrapped()], lambda x: x[0])):
+            tensors = read(xla_model.send_cpu_data_to_device(value, "xla"))["moved"]
+            assert _device(tensors[0]) == "xla" and tensors[1] is None
 
     def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A_FLAG", "0")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from scripted import loaded
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
@@ -16,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import spmd
-from spmd.torch_xla import one_process, xla_collectives, xla_model, xla_runtime
+from spmd.torch_xla import device_replicas, one_process, xla_collectives, xla_model, xla_runtime
 from spmd.torch_xla.parallel_loader import MpDeviceLoader
 from spmd.torch_xla.sample_data import SampleGenerator
 
@@ -280,3 +281,22 @@ class TestNoLoader:
         assert len(seen) == 1 and seen[0].filename == __file__
         one_process.launch(train, debug_single_process=True)
         train(0)
+
+
+class TestProcessGroup:
+    """A group that the function makes ends with it, as with the processes of theirs."""
+
+    @pytest.mark.parametrize("start", [launched, device_replicas.run_multiprocess])
+    def test_ends(self, start: Any) -> None:
+        def function() -> int:
+            dist.init_process_group("xla", init_method="xla://")
+            return dist.get_world_size()
+
+        for _ in range(2):
+            assert start(function) in (1, {0: 1})
+            assert not dist.is_initialized()
+
+    def test_of_the_script_stays(self) -> None:
+        dist.init_process_group("xla", init_method="xla://")
+        assert launched(dist.is_initialized) and dist.is_initialized()
+        dist.destroy_process_group()

@@ -12,7 +12,7 @@ import torch
 
 import spmd
 from spmd.core.base.config import Config
-from spmd.torch_xla import execution_time, xla_metrics
+from spmd.torch_xla import execution_time, training_log, xla_metrics
 
 ALL = {
     "CompileTime",
@@ -148,6 +148,34 @@ class TestReport:
         )
         assert report[-1] == f"  Percentiles: {parts}"
         spmd.metrics.clear()
+
+    def test_short_report_keeps_what_is_not_named(self) -> None:
+        spmd.metrics.clear()
+        spmd.core.base.counters.add_sample("CompileTime", 1.0)
+        spmd.core.base.counters.add_sample("Some", 1.0)
+        (torch.ones(2, device="xla") + 1).cpu()
+        report = xla_metrics.short_metrics_report(counter_names=["recorded_ops"])
+        assert "Metric: CompileTime" in report and "Counter: recorded_ops" in report
+        assert "MarkStep" not in report and "Metric: Some" not in report
+        report = xla_metrics.short_metrics_report(metric_names=["Some"])
+        assert "Metric: Some" in report and "Counter: MarkStep" in report
+        assert "CompileTime" not in report
+        spmd.metrics.clear()
+
+    def test_compared(self) -> None:
+        old = [
+            "Counter: MarkStep\n  Value: 3",
+            "Counter: MarkStep\n  Value: 5\nCounter: X\n  Value: 1",
+        ]
+        points = training_log.get_data_points_from_metrics_reports(old)
+        assert points == {"MarkStep__Value": [3, 5], "X__Value": [None, 1]}
+        new = "Counter: MarkStep\n  Value: 7\nCounter: aten::sort\n  Value: 2"
+        report = training_log.compare_metrics(points, new).splitlines()
+        assert report[0].startswith("MarkStep__Value failed its expression check. Expression: v <=")
+        assert report[0].endswith("Mean: 4.0.  Stddev: 1.0.  Actual Value: 7")
+        assert report[1] == "Found new aten counter: aten::sort__Value: 2"
+        loose = {"base_expression": "False", "MarkStep__Value_expression": "v < 9"}
+        assert training_log.compare_metrics(points, new, loose) == report[1] + "\n"
 
 
 class TestVariables:

@@ -3,6 +3,7 @@ ours."""
 
 import copy
 import functools
+import queue
 from typing import Any
 
 import pytest
@@ -11,7 +12,16 @@ from functorch.compile import min_cut_rematerialization_partition
 from support import check
 
 import spmd
-from spmd.torch_xla import compiled_step, custom_kernel, xla_loops, xla_metrics, xla_model, xlac
+from spmd.torch_xla import (
+    compiled_step,
+    custom_kernel,
+    execution_time,
+    script_tools,
+    xla_loops,
+    xla_metrics,
+    xla_model,
+    xlac,
+)
 
 
 class TestCompile:
@@ -41,6 +51,28 @@ class TestCompile:
             step(x, reads=True)
         check(step(x, reads=False), torch.ones(2).cos() * 2)
         assert x.sum().item() == 2  # outside of it reads are free again
+
+    @pytest.mark.parametrize("make", [torch.ones, torch.randn])
+    def test_full_graph_with_a_read_of_the_input(self, make: Any) -> None:
+        @compiled_step.compile(full_graph=True)
+        def step(t: torch.Tensor) -> torch.Tensor:
+            return t + 1 if t[0][0] > 0 else t - 1
+
+        for t in (make(3, 3).to("xla"), make(3, 3, device="xla") * 2):
+            spmd.sync()
+            with pytest.raises(RuntimeError, match=r"read of a value, .*full_graph=True; read it"):
+                step(t)
+            assert (t[0][0] > 0).item() in (True, False)
+
+    def test_max_different_graphs_of_a_function(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            return x.sinh() - 1
+
+        for size in (3, 4, 3):
+            compiled_step.compile(function, max_different_graphs=2)(torch.ones(size, device="xla"))
+        with pytest.raises(RuntimeError, match="2 were before"):
+            compiled_step.compile(function, max_different_graphs=2)(torch.ones(5, device="xla"))
+        spmd.sync()
 
     def test_max_different_graphs(self) -> None:
         step = compiled_step.compile(lambda x: x.cosh() - 1, max_different_graphs=2)
@@ -100,6 +132,52 @@ class TestXlac:
         text = xlac._get_xla_tensors_hlo([x + 1])
         assert text.startswith("HloModule")
         assert "devices=[8]" in text if spmd.config.partitioner == "gspmd" else "fsdp" in text
+
+
+class TestDebugging:
+    """What is printed and compared of a tensor and its graph; callbacks."""
+
+    def test_debug_info(self, mesh8: spmd.Mesh) -> None:
+        info = xlac._get_xla_tensor_debug_info
+        x = torch.ones(8, 2).to("xla")
+        assert "Tensor on host: with size [8, 2]" in info(x) and "IR: None" in info(x)
+        y = spmd.mark_sharding(x, mesh8, ("fsdp", None)) * 2
+        assert "[] aten::mul, xla_shape=f32[8,2]{1,0}" in info(y) and "XLAData: None" in info(y)
+        assert "ShardingSpec: {devices=[8,1]0,1,2,3,4,5,6,7}" in info(x)
+        spmd.sync()
+        assert "Data Shape: f32[8,2]{1,0}" in info(y) and "IR: None" in info(y)
+        assert info(torch.ones(2)) == "Not a XLATensor\n"
+        for dtype, name in (
+            (torch.bool, "pred"),
+            (torch.bfloat16, "bf16"),
+            (torch.complex64, "c64"),
+            (torch.uint8, "u8"),
+            (torch.int64, "s64"),
+        ):
+            assert f"XLA Shape: {name}[1]{{0}}" in info(torch.zeros(1, dtype=dtype, device="xla"))
+
+    def test_graph_hash(self) -> None:
+        x = torch.ones(3, device="xla")
+        spmd.sync()
+        assert xlac._get_graph_hash([x.sin()]) == xlac._get_graph_hash([x.sin()])
+        assert xlac._get_graph_hash([x.sin()]) != xlac._get_graph_hash([x.cos()])
+
+    def test_callbacks(self) -> None:
+        x = torch.ones(3, device="xla") + 1
+        seen: queue.Queue[torch.Tensor] = queue.Queue()
+        execution_time.on_ready_callback(x, seen.put)
+        assert seen.get(timeout=60) is x
+        assert execution_time.on_ready_event(x * 2).wait(60)
+        with pytest.raises(TypeError, match="on_ready_callback: expected a tensor on xla"):
+            execution_time.on_ready_event(torch.ones(2))
+
+    def test_nones(self) -> None:
+        remover = script_tools.NoneRemover()
+        values = ["a", None, "b", None]
+        assert remover.remove_nones(values) is values and values == ["a", "b"]
+        assert remover.add_nones(("a", "b")) == ("a", None, "b", None)
+        with pytest.raises(TypeError, match="expected a list or a tuple, got dict"):
+            remover.remove_nones({})
 
 
 class TestRandomState:

@@ -228,8 +228,11 @@ class TestFsdp:
             wrapper(nn.Linear(8, 8).to("xla"))
 
     def test_on_the_cpu(self) -> None:
-        with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        with pytest.raises(
+            ValueError, match="Default process group has not been initialized"
+        ) as info:
             torch_fsdp.FullyShardedDataParallel(nn.Linear(8, 8))
+        assert "model.to('xla') first" in info.value.__notes__[0]
         with pytest.raises(ValueError, match="does not support containers"):
             torch_fsdp.fully_shard(nn.ModuleList())
 

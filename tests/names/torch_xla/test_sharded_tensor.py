@@ -94,9 +94,14 @@ class TestIndices:
 
     def test_sharded(self, mesh2x4: Mesh) -> None:
         x = spmd.mark_sharding(torch.arange(8.0).to("xla"), mesh2x4, ("data",))
-        assert [
-            (i.start, i.stop, i.step) for shard in x.local_shards[3:5] for i in shard.indices
-        ] == [(0, 4, None), (4, 8, None)]
+        assert [shard.indices for shard in x.local_shards[3:5]] == [
+            [slice(0, 4, 1)],
+            [slice(4, 8, 1)],
+        ]
+        assert [shard.unpadded_data.tolist() for shard in x.local_shards[3:5]] == [
+            [0, 1, 2, 3],
+            [4, 5, 6, 7],
+        ]
 
 
 class TestErrors:

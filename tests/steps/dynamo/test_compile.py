@@ -365,3 +365,19 @@ class TestFSDP:
             check(one, other)
             assert "fsdp" in str(spmd.get_sharding(one))
             assert spmd.get_sharding(one.grad) == spmd.get_sharding(one)
+
+
+class TestConstants:
+    """A result that is data of the call, made by no op, is another tensor at each call."""
+
+    def test_data_that_no_op_makes(self) -> None:
+        @torch.compile(backend="openxla")
+        def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.arange(5, device="cpu").to("xla"), x + 1
+
+        x = torch.ones(2, device="xla")
+        for _ in range(3):
+            numbers, y = function(x)
+            spmd.sync()
+            numbers += 1
+            assert numbers.tolist() == [1, 2, 3, 4, 5] and y.tolist() == [2, 2]
