@@ -155,9 +155,10 @@ class TestComputed:
         rows, columns = np.arange(lengths[0])[:, None], np.arange(lengths[1])
         mask = (rows >= columns) | (not is_causal)
         height, forward_width = case.block
-        for name, width in (("fwd", forward_width), ("dkv", case.joined_columns)):
+        forward, of_keys = (forward_width, splash._by_rows), (case.joined_columns, splash._all)
+        for width, layout in (forward, of_keys):
             blocks = mask.reshape(-1, height, lengths[1] // width, width).any((1, 3))
-            info = getattr(case.kernel(jnp.int32(0)), f"{name}_mask_info")
+            info = case.mask_info(width, jnp.int32(0), layout)
             of_kernel = (
                 blocks.size if info.block_mask is None else np.count_nonzero(info.block_mask[0])
             )
@@ -438,11 +439,11 @@ class TestMasks:
         """Of 64 blocks a head those of a window, in both directions."""
         mask = by_mask(lambda row, column: (column <= row) & (row - column < 512), 4096, 4096)
         case = splash._Case(2, (4096, 4096), ((0, 0),), mask, None, 1.0, False, True, 1, 0)
-        kernel = case.kernel(jnp.int32(0))
-        assert np.count_nonzero(kernel.fwd_mask_info.block_mask) == 15
-        assert kernel.fwd_mask_info.block_mask.shape == (1, 8, 2)
-        of_keys = np.count_nonzero(kernel.dkv_mask_info.block_mask)
-        assert of_keys * case.joined_columns <= 22 * 512
+        forward = case.mask_info(case.block[1], jnp.int32(0), splash._by_rows)
+        assert np.count_nonzero(forward.block_mask) == 15
+        assert forward.block_mask.shape == (1, 8, 2)
+        backward = case.mask_info(case.joined_columns, jnp.int32(0), splash._all)
+        assert np.count_nonzero(backward.block_mask) * case.joined_columns <= 22 * 512
 
 
 def _same(ids: Any) -> Any:
