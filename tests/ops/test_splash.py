@@ -270,6 +270,53 @@ class TestTPU:
         assert "@tpu_custom_call" not in made and made.count("stablehlo.while") == 2
 
 
+def test_a_program_for_tpus_has_one_form() -> None:
+    """jax traces the forms of all platforms, where it may lower another."""
+
+    def traced(facts: sharded.Facts) -> list[str]:
+        forms: list[str] = []
+
+        def form(name: str) -> Callable[[jax.Array], jax.Array]:
+            return lambda x: (forms.append(name), x)[1]
+
+        how = {name: form(name) for name in ("default", "tpu", "cuda")}
+        with sharded.tracing(facts):
+            jax.make_jaxpr(lambda x: sharded.by_platform(x, **how))(1.0)
+        return sorted(forms)
+
+    assert traced(sharded.Facts(platform="tpu")) == ["tpu"]
+    every = ["cuda", "default", "tpu"]
+    assert traced(sharded.Facts(platform="tpu", is_exported=True)) == every
+    assert traced(sharded.Facts(platform="cpu")) == every
+
+
+# Of two lengths, as a kernel that is traced stays.
+@pytest.mark.parametrize(("most", "length", "tables"), [(1 << 30, 640, [1, 1]), (0, 896, [1, 2])])
+def test_each_kernel_has_its_table(
+    most: int, length: int, tables: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is made for the other direction."""
+    monkeypatch.setattr(splash, "_MOST_OF_PARTS", most)
+    layouts, of = [], splash._Case.mask_info
+
+    def noted(case: Any, width: int, place: Any, layout: Any, ids: Any = None) -> Any:
+        layouts.append(layout)
+        return of(case, width, place, layout, ids)
+
+    monkeypatch.setattr(splash._Case, "mask_info", noted)
+    q = jax.ShapeDtypeStruct((1, 1, length, 32), jnp.float32)
+    of_rows = jax.ShapeDtypeStruct((1, 1, length), jnp.float32)
+    masking = Masking(causal(length, length))
+    counts = []
+    for function, arrays in (
+        (splash.shard_forward, (q, q, q)),
+        (splash.shard_backward, (q, q, q, q, q, of_rows)),
+    ):
+        jax.eval_shape(partial(function, masking=masking, scale=0.5), *arrays)
+        counts.append(len(layouts))
+    assert [counts[0], counts[1] - counts[0]] == tables
+
+
 class TestInLoops:
     """In layers that are rolled by themselves it is known how values are split, forward, backward
     and recomputed."""

@@ -512,19 +512,17 @@ def _left_by(
     axis: of the blocks' numbers.
 
     By comparisons of all steps of a row of the grid: the TPU's compiler takes longer for sorts,
-    lookups and running minima.
+    lookups and running minima. A step that is not computed reads the block of the next computed
+    one; behind the last of these, that of the known mask.
     """
     turned = (of_ids, blocks[0], kinds[0]) if axis else (of_ids.T, blocks[0].T, kinds[0].T)
     of_ids, blocks, kinds = turned
-    numbers, steps = jnp.arange(of_ids.shape[1]), jnp.arange(blocks.shape[1])
+    none, count = jnp.iinfo(jnp.int32).max, of_ids.shape[1]
+    numbers, steps = (np.arange(size, dtype=np.int32) for size in (count, blocks.shape[1]))
     kinds = jnp.where((of_ids[:, None] & (blocks[..., None] == numbers)).any(2), kinds, NONE)
-    is_computed, coded = kinds != NONE, steps * numbers.size + blocks
-    # In place of a block that is not computed the next one is read, behind the last one that.
-    behind = is_computed[:, None] & (steps >= steps[:, None])
-    none = jnp.iinfo(coded.dtype).max
-    following = jnp.where(behind, coded[:, None], none).min(2)
-    last = jnp.where(is_computed, coded, 0).max(1, keepdims=True)
-    blocks = jnp.where(following == none, last, following) % numbers.size
+    behind = (kinds != NONE)[:, None] & (steps >= steps[:, None])
+    following = jnp.where(behind, (steps * count + blocks)[:, None], none).min(2)
+    blocks = jnp.where(following == none, blocks, following % count)
     return (blocks[None], kinds[None]) if axis else (blocks.T[None], kinds.T[None])
 
 
