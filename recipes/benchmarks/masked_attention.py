@@ -211,24 +211,31 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
             ),
             attn_logits_soft_cap=CAP if row.name == "soft_cap" else None,
         )
-        ids = np.arange(size, dtype=np.int32) // DOCUMENT
-        is_segmented = row.name in ("document_ids", "data_ids", "data_positions")
-        segments = splash.SegmentIds(ids, ids) if is_segmented else None
+        known = np.arange(size, dtype=np.int32) // DOCUMENT
+        is_data = row.name in ("data_ids", "data_positions")
         sinks = jnp.zeros(heads.queries) if row.name == "sinks" else None
 
-        def local(q: Any, k: Any, v: Any) -> Any:
+        def of_row(q: Any, k: Any, v: Any, *data: Any) -> Any:
+            ids = [*data, known][0] if is_data or row.name == "document_ids" else None
+            segments = None if ids is None else splash.SegmentIds(ids, ids)
+            return kernel(q, k, v, segments, sinks)
+
+        def local(q: Any, *others: Any) -> Any:
             scaled = (q * heads.width**-0.5).astype(q.dtype)
-            return jax.vmap(lambda q, k, v: kernel(q, k, v, segments, sinks))(scaled, k, v)
+            return jax.vmap(of_row)(scaled, *others)
 
-        def loss(q: Any, k: Any, v: Any) -> Any:
+        def loss(*operands: Any) -> Any:
             whole = jax.shard_map(
-                local, mesh=mesh, in_specs=(split,) * 3, out_specs=split, check_vma=False
+                local, mesh=mesh, in_specs=split, out_specs=split, check_vma=False
             )
-            return jnp.mean(whole(q, k, v).astype(jnp.float32) ** 2)
+            return jnp.mean(whole(*operands).astype(jnp.float32) ** 2)
 
+        shapes = [(shape, jnp.bfloat16) for shape in _shapes(row)]
+        if is_data:
+            shapes.append(((math.prod(row.shards), size), jnp.int32))
         operands = [
-            jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, split))
-            for shape in _shapes(row)
+            jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, split))
+            for shape, dtype in shapes
         ]
         return jax.jit(jax.grad(loss, (0, 1, 2))).lower(*operands)
 

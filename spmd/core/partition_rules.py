@@ -5,6 +5,7 @@ from ..ops.sharded import (
     SUMS,
     axes_of,
     axes_of_dims,
+    by_platform,
     exchanged,
     in_front,
     mesh,

@@ -184,7 +184,7 @@ def _by_platform(form, direction, case, scale, devices, wants_bias=False, has_lo
         kernels["tpu"] = partial(getattr(splash, direction), **how)
     if is_long(*case[:2]):
         note_form(masking, of_cudnn, of_splash, wants_bias)
-    return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
+    return partial(sharded.by_platform, default=form, **kernels)
 
 
 def note_form(masking, of_cudnn, of_splash, wants_bias=False):

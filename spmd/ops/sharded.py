@@ -42,6 +42,7 @@ class Facts(NamedTuple):
     order than the program's. num_devices: of its inputs. platform: of these devices, which need not
     be this host's. capability: the compute capability of GPUs, (major, minor).
     document_length: tokens by which documents are counted whose ids are data; 0: a sequence.
+    is_exported: it is lowered for stated platforms, which may be others.
     """
 
     mesh: AnyMesh | None = None
@@ -49,9 +50,12 @@ class Facts(NamedTuple):
     platform: str | None = None
     capability: tuple[int, ...] | None = None
     document_length: int = 0
+    is_exported: bool = False
 
     @staticmethod
-    def of(shardings: Sequence[NamedSharding], document_length: int = 0) -> "Facts":
+    def of(
+        shardings: Sequence[NamedSharding], document_length: int = 0, is_exported: bool = False
+    ) -> "Facts":
         """The facts on a program whose inputs have these shardings."""
         largest, num_devices = None, 1
         for sharding in shardings:
@@ -64,7 +68,9 @@ class Facts(NamedTuple):
         device = shardings[0].mesh.devices.flat[0]
         version = getattr(device, "compute_capability", None)
         capability = version and tuple(map(int, version.split(".")))
-        return Facts(largest, num_devices, device.platform, capability, document_length)
+        return Facts(
+            largest, num_devices, device.platform, capability, document_length, is_exported
+        )
 
 
 class Values(NamedTuple):
@@ -124,6 +130,19 @@ def platform() -> str | None:
     """The platform of the program that is being traced, by its inputs' devices: "cpu", "tpu"; None
     without inputs."""
     return _thread.facts.platform
+
+
+def by_platform(*operands: Any, default: Callable[..., Any], **forms: Callable[..., Any]) -> Any:
+    """The result of the form for the program's platform, "tpu" or "cuda".
+
+    A program for TPUs alone has their form; jax traces those of all platforms, and lowers one.
+    """
+    facts = _thread.facts
+    if facts.platform == "tpu" and not facts.is_exported:
+        return forms.get("tpu", default)(*operands)
+    return (
+        lax.platform_dependent(*operands, default=default, **forms) if forms else default(*operands)
+    )
 
 
 def loses_nan(dtype: Any) -> bool:

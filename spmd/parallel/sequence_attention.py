@@ -329,11 +329,7 @@ class AttentionCase:
         if "tpu" in bodies:
             promised = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
             bodies["tpu"] = partial(splash.when_lowered, bodies["tpu"], bodies["default"], promised)
-        return (
-            lax.platform_dependent(ids, *arrays, **bodies)
-            if len(bodies) > 1
-            else bodies["default"](ids, *arrays)
-        )
+        return partitioning.by_platform(ids, *arrays, **bodies)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Masks as transformers makes them, of unmodified models: logits and gradients of torch on the CPU,
-and the share of the scores that is computed in each layer."""
+the share of the scores that is computed in each layer, and whether a TPU takes its kernel."""
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -13,7 +13,8 @@ import torch
 
 import spmd
 from spmd import P
-from spmd.ops.kernels import flash
+from spmd.ops.kernels import flash, splash
+from spmd.ops.kernels.document_ids import Documents
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [
@@ -86,15 +87,24 @@ CASES = [
 @dataclass
 class Reached:
     """Of each traced attention, forward and then backward: the share of the scores in the blocks of
-    its table; of a mask or bias that is data its dtype, and True if its blocks are looked at."""
+    its table; of a mask or bias that is data its dtype, and True if its blocks are looked at; why a
+    TPU would take blocks, empty for its kernel."""
 
     shares: list[float]
     data: list[tuple[str, bool]]
+    on_tpu: list[str]
 
 
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
-    found, of = Reached([], []), flash._Scores.with_block
+    found, of, refusal = Reached([], [], []), flash._Scores.with_block, splash.refusal
+
+    def noted(query: Any, key: Any, value: Any, masking: Any, bias: Any, *how: Any) -> str:
+        # A program for a TPU takes a mask of data apart.
+        documents = None if bias is None or bias.dtype != bool else Documents.of(bias)
+        of_tpu = replace(masking, documents=documents)
+        found.on_tpu.append(refusal(query, key, value, of_tpu, bias, *how))
+        return refusal(query, key, value, masking, bias, *how)
 
     def with_block(*arguments: Any) -> Any:
         scores = of(*arguments)
@@ -105,6 +115,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
         return scores
 
     monkeypatch.setattr(flash._Scores, "with_block", staticmethod(with_block))
+    monkeypatch.setattr(splash, "refusal", noted)
     return found
 
 
@@ -143,9 +154,9 @@ def made(name: str, form: str = "sdpa", **settings: Any) -> torch.nn.Module:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_of_positions(case: Case, reached: Reached) -> None:
-    """No mask is in memory, in neither direction."""
+    """No mask is in memory, in neither direction; a TPU takes its kernel."""
     compare(made(case.name, case.form, **case.settings), case.inputs(), case.form)
-    assert reached == Reached([*case.shares, *case.shares[::-1]], [])
+    assert reached == Reached([*case.shares, *case.shares[::-1]], [], [""] * 4)
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
@@ -187,6 +198,8 @@ def test_trl_packs_as_transformers() -> None:
     [
         ("qwen3", "sdpa", {}, [CAUSAL, CAUSAL]),
         ("gemma3_text", "sdpa", SLIDING, [LOCAL, CAUSAL]),
+        ("mistral", "sdpa", {"sliding_window": WINDOW}, [LOCAL, LOCAL]),
+        ("deepseek_v3", "sdpa", LATENT, [CAUSAL, CAUSAL]),
         ("qwen3", "flex_attention", {}, [1.0, 1.0]),
     ],
 )
@@ -195,9 +208,10 @@ def test_documents_by_positions(
 ) -> None:
     """Positions start again with each document; transformers makes ids of them, and compares
     positions, which are rows inside of a document. The ids are data, so each block is looked at. A
-    compiled `flex_attention` gets both as its inputs."""
+    compiled `flex_attention` gets both as its inputs. A batch of one row is on all devices, where
+    no kernel is asked for."""
     compare(made(name, form, **settings), by_transformers(), form)
-    assert reached == Reached([*shares, *shares[::-1]], [("bool", True)] * 4)
+    assert reached == Reached([*shares, *shares[::-1]], [("bool", True)] * 4, [])
 
 
 def test_padding(reached: Reached) -> None:
@@ -214,7 +228,7 @@ def test_padding(reached: Reached) -> None:
     mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
     mask[0, 700:] = 0
     compare(model, {"input_ids": tokens() % 50 + 2, "attention_mask": mask})
-    assert reached == Reached([1.0] * 4, [("bool", False)] * 4)
+    assert reached == Reached([1.0] * 4, [("bool", False)] * 4, [""] * 4)
 
 
 def test_a_bias_with_a_gradient(reached: Reached) -> None:
@@ -227,4 +241,6 @@ def test_a_bias_with_a_gradient(reached: Reached) -> None:
     model = transformers.T5ForConditionalGeneration._from_config(config, attn_implementation="sdpa")
     compare(model, {"input_ids": tokens(), "decoder_input_ids": tokens()})
     # The encoder's, the decoder's own, and the decoder's of the encoder, whose bias is zero.
-    assert reached == Reached([1.0, CAUSAL, 1.0, 1.0, CAUSAL, 1.0], [("float32", False)] * 4)
+    shares, data = [1.0, CAUSAL, 1.0], [("float32", False)] * 4
+    of_layers = ["a bias", "a bias", ""]
+    assert reached == Reached([*shares, *shares], data, [*of_layers, *of_layers[::-1]])

@@ -155,9 +155,10 @@ class TestComputed:
         rows, columns = np.arange(lengths[0])[:, None], np.arange(lengths[1])
         mask = (rows >= columns) | (not is_causal)
         height, forward_width = case.block
-        for name, width in (("fwd", forward_width), ("dkv", case.joined_columns)):
+        forward, of_keys = (forward_width, splash._by_rows), (case.joined_columns, splash._all)
+        for width, layout in (forward, of_keys):
             blocks = mask.reshape(-1, height, lengths[1] // width, width).any((1, 3))
-            info = getattr(case.kernel(jnp.int32(0)), f"{name}_mask_info")
+            info = case.mask_info(width, jnp.int32(0), layout)
             of_kernel = (
                 blocks.size if info.block_mask is None else np.count_nonzero(info.block_mask[0])
             )
@@ -267,6 +268,53 @@ class TestTPU:
     def test_blocks_where_the_length_has_no_block(self, mesh: jax.sharding.Mesh) -> None:
         made = text(mesh, PartitionSpec("data"), length=1000)
         assert "@tpu_custom_call" not in made and made.count("stablehlo.while") == 2
+
+
+def test_a_program_for_tpus_has_one_form() -> None:
+    """jax traces the forms of all platforms, where it may lower another."""
+
+    def traced(facts: sharded.Facts) -> list[str]:
+        forms: list[str] = []
+
+        def form(name: str) -> Callable[[jax.Array], jax.Array]:
+            return lambda x: (forms.append(name), x)[1]
+
+        how = {name: form(name) for name in ("default", "tpu", "cuda")}
+        with sharded.tracing(facts):
+            jax.make_jaxpr(lambda x: sharded.by_platform(x, **how))(1.0)
+        return sorted(forms)
+
+    assert traced(sharded.Facts(platform="tpu")) == ["tpu"]
+    every = ["cuda", "default", "tpu"]
+    assert traced(sharded.Facts(platform="tpu", is_exported=True)) == every
+    assert traced(sharded.Facts(platform="cpu")) == every
+
+
+# Of two lengths, as a kernel that is traced stays.
+@pytest.mark.parametrize(("most", "length", "tables"), [(1 << 30, 640, [1, 1]), (0, 896, [1, 2])])
+def test_each_kernel_has_its_table(
+    most: int, length: int, tables: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is made for the other direction."""
+    monkeypatch.setattr(splash, "_MOST_OF_PARTS", most)
+    layouts, of = [], splash._Case.mask_info
+
+    def noted(case: Any, width: int, place: Any, layout: Any, ids: Any = None) -> Any:
+        layouts.append(layout)
+        return of(case, width, place, layout, ids)
+
+    monkeypatch.setattr(splash._Case, "mask_info", noted)
+    q = jax.ShapeDtypeStruct((1, 1, length, 32), jnp.float32)
+    of_rows = jax.ShapeDtypeStruct((1, 1, length), jnp.float32)
+    masking = Masking(causal(length, length))
+    counts = []
+    for function, arrays in (
+        (splash.shard_forward, (q, q, q)),
+        (splash.shard_backward, (q, q, q, q, q, of_rows)),
+    ):
+        jax.eval_shape(partial(function, masking=masking, scale=0.5), *arrays)
+        counts.append(len(layouts))
+    assert [counts[0], counts[1] - counts[0]] == tables
 
 
 class TestInLoops:
@@ -438,11 +486,11 @@ class TestMasks:
         """Of 64 blocks a head those of a window, in both directions."""
         mask = by_mask(lambda row, column: (column <= row) & (row - column < 512), 4096, 4096)
         case = splash._Case(2, (4096, 4096), ((0, 0),), mask, None, 1.0, False, True, 1, 0)
-        kernel = case.kernel(jnp.int32(0))
-        assert np.count_nonzero(kernel.fwd_mask_info.block_mask) == 15
-        assert kernel.fwd_mask_info.block_mask.shape == (1, 8, 2)
-        of_keys = np.count_nonzero(kernel.dkv_mask_info.block_mask)
-        assert of_keys * case.joined_columns <= 22 * 512
+        forward = case.mask_info(case.block[1], jnp.int32(0), splash._by_rows)
+        assert np.count_nonzero(forward.block_mask) == 15
+        assert forward.block_mask.shape == (1, 8, 2)
+        backward = case.mask_info(case.joined_columns, jnp.int32(0), splash._all)
+        assert np.count_nonzero(backward.block_mask) * case.joined_columns <= 22 * 512
 
 
 def _same(ids: Any) -> Any:

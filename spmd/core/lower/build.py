@@ -16,13 +16,17 @@ from .stack_rows import Stacked, StackRow, as_stack, joined, plain
 
 
 def build(
-    graph: Graph, describe: Callable[[Node], str], choices: Choices | None = None
+    graph: Graph,
+    describe: Callable[[Node], str],
+    choices: Choices | None = None,
+    *,
+    is_exported: bool = False,
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """Returns the graph as a function of physical shapes: (buffers of `graph.arguments()`...,
     float64 vector, int64 vector) -> `graph.results()`.
 
     choices: if given, receives (annotated node, the sharding that the partitioner gave it) during
-    compilation.
+    compilation. is_exported: as in `Facts`.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
     memories = {
@@ -49,7 +53,7 @@ def build(
             data: sharded.dims_in(layout, data.meta.shape)
             for data, layout in zip(graph.inputs, program_shardings, strict=True)
         }
-        facts = sharded.Facts.of(program_shardings, config.document_length)
+        facts = sharded.Facts.of(program_shardings, config.document_length, is_exported)
         with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
             # Stack groups that arrive as separate arguments become rows of one array here.
             for group in graph.columns:

@@ -49,11 +49,11 @@ _BLOCKS, _LANES = (512, 256, 128), 128
 _MOST_OF_PARTS, _WORTH_NARROWER = 1 << 30, {4: 0.92, 2: 0.7}
 # Logsumexps below this are those of rows that see nothing.
 _LOWEST = -1e37
-# The parameters of the kernel's backward that are those of its forward; and all of both functions.
-_OPTIONS = ("is_mqa", "mask_value", "attn_logits_soft_cap", "mask_function", "interpret")
+# The parameters of the kernel's two backward functions, and those of one alone.
 _OF_BACKWARD = {
     *("q", "k", "v", "segment_ids", "sinks", "logsumexp", "do", "di", "bq", "bkv", "mask_info"),
-    *("q_layout", "k_layout", "v_layout", *_OPTIONS),
+    *("q_layout", "k_layout", "v_layout"),
+    *("is_mqa", "mask_value", "attn_logits_soft_cap", "mask_function", "interpret"),
 }
 _OF_KEYS = {"bkv_compute", "use_fused_bwd_kernel"}
 
@@ -308,39 +308,29 @@ class _Case:
         how = soft_cap, scale, is_large, INTERPRET, query_bytes, length
         return _Case(query.shape[1], lengths, starts, mask, *how)
 
-    def kernel(self, place: jax.Array, ids: Ids = None) -> Any:
-        """The kernel with the mask at one of the places."""
-        splash, (rows, columns), joined = _module("kernel"), self.block, self.joined_columns
-        backward = (
-            {"use_fused_bwd_kernel": True}
-            if joined
-            else {"block_q_dq": rows, "block_kv_dq": columns}
-        )
-        sizes = splash.BlockSizes(
-            block_q=rows,
-            block_kv=columns,
-            block_q_dkv=rows,
-            block_kv_dkv=joined or columns,
-            block_kv_dkv_compute=columns,
-            **backward,
-        )
-        forward = self._mask_info(columns, place, _by_rows, ids)
-        layout = _all if joined else _by_columns
-        of_keys = self._mask_info(joined or columns, place, layout, ids)
-        rest = self._rest(ids)
+    def forward_kernel(self, place: jax.Array, ids: Ids = None) -> Any:
+        """The forward kernel with the mask at one of the places."""
+        splash, (rows, columns) = _module("kernel"), self.block
         return splash.SplashAttentionKernel(
-            forward,
-            None if joined else forward,
-            of_keys,
-            block_sizes=sizes,
-            is_mqa=False,
+            self.mask_info(columns, place, _by_rows, ids),
+            None,
+            None,
+            block_sizes=splash.BlockSizes(block_q=rows, block_kv=columns),
             save_residuals=True,
-            mask_value=splash.DEFAULT_MASK_VALUE,
-            attn_logits_soft_cap=self.soft_cap,
             residual_checkpoint_name=None,
-            mask_function=None if rest is None else InKernel(rest),
-            interpret=self.interpret,
+            **self.options(ids),
         )
+
+    def options(self, ids: Ids = None) -> dict[str, Any]:
+        """The parameters of the kernel that its forward and its backward have."""
+        rest = self._rest(ids)
+        return {
+            "is_mqa": False,
+            "mask_value": _module("kernel").DEFAULT_MASK_VALUE,
+            "attn_logits_soft_cap": self.soft_cap,
+            "mask_function": None if rest is None else InKernel(rest),
+            "interpret": self.interpret,
+        }
 
     def _rest(self, ids: Ids) -> MaskEquations | None:
         """The mask without the documents that the kernel has as ids."""
@@ -348,15 +338,16 @@ class _Case:
             return self.mask
         return self.mask.without_documents()
 
-    def _mask_info(self, width: int, place: jax.Array, layout: "Layout", ids: Ids) -> Any:
+    def mask_info(self, width: int, place: jax.Array, layout: "Layout", ids: Ids = None) -> Any:
         """The blocks of a width that are computed at a place, as the kernel reads them."""
         info = _module("mask_info").MaskInfo
         if self.mask is None and ids is None:
             return info(None, None, None, None, None)
 
         def cut(blocks: np.ndarray) -> jax.Array:
-            size = blocks.shape[1] // len(self.starts)
-            return lax.dynamic_slice_in_dim(jnp.asarray(blocks), place * size, size, 1)
+            size, whole = blocks.shape[1] // len(self.starts), jnp.asarray(blocks)
+            is_one = len(self.starts) == 1
+            return whole if is_one else lax.dynamic_slice_in_dim(whole, place * size, size, 1)
 
         next_data, kinds = map(cut, map(_small, layout(np.stack(self._tables(width)))))
         if ids is not None:
@@ -521,19 +512,17 @@ def _left_by(
     axis: of the blocks' numbers.
 
     By comparisons of all steps of a row of the grid: the TPU's compiler takes longer for sorts,
-    lookups and running minima.
+    lookups and running minima. A step that is not computed reads the block of the next computed
+    one; behind the last of these, that of the known mask.
     """
     turned = (of_ids, blocks[0], kinds[0]) if axis else (of_ids.T, blocks[0].T, kinds[0].T)
     of_ids, blocks, kinds = turned
-    numbers, steps = jnp.arange(of_ids.shape[1]), jnp.arange(blocks.shape[1])
+    none, count = jnp.iinfo(jnp.int32).max, of_ids.shape[1]
+    numbers, steps = (np.arange(size, dtype=np.int32) for size in (count, blocks.shape[1]))
     kinds = jnp.where((of_ids[:, None] & (blocks[..., None] == numbers)).any(2), kinds, NONE)
-    is_computed, coded = kinds != NONE, steps * numbers.size + blocks
-    # In place of a block that is not computed the next one is read, behind the last one that.
-    behind = is_computed[:, None] & (steps >= steps[:, None])
-    none = jnp.iinfo(coded.dtype).max
-    following = jnp.where(behind, coded[:, None], none).min(2)
-    last = jnp.where(is_computed, coded, 0).max(1, keepdims=True)
-    blocks = jnp.where(following == none, last, following) % numbers.size
+    behind = (kinds != NONE)[:, None] & (steps >= steps[:, None])
+    following = jnp.where(behind, (steps * count + blocks)[:, None], none).min(2)
+    blocks = jnp.where(following == none, blocks, following % count)
     return (blocks[None], kinds[None]) if axis else (blocks.T[None], kinds.T[None])
 
 
@@ -549,7 +538,8 @@ def _small(array: np.ndarray) -> np.ndarray:
 def _run_forward(query, key, value, place, ids, *, case):
     def attend(query, key, value, ids):
         with case.stated(case.block[1], ids):
-            return case.kernel(place, ids)(query, key, value, case.documents(place, ids))
+            kernel = case.forward_kernel(place, ids)
+            return kernel(query, key, value, case.documents(place, ids))
 
     ids, axis = _of_batch(ids, query)
     in_axes = 0, 0, 0, axis
@@ -564,34 +554,31 @@ def _run_forward(query, key, value, place, ids, *, case):
 
 @partial(jax.jit, static_argnames="case")
 def _run_backward(query, key, value, grad_out, delta, logsumexp, place, ids, *, case):
-    splash, layouts = _module("kernel"), ("q_layout", "k_layout", "v_layout")
+    splash, (rows, columns), joined = _module("kernel"), case.block, case.joined_columns
     if ids is not None or case.may_leave_rows_out:  # the weights of such a row are zero
         logsumexp = jnp.where(logsumexp == -jnp.inf, jnp.inf, logsumexp)
 
     def pull(query, key, value, grad_out, delta, logsumexp, ids):
-        kernel, documents = case.kernel(place, ids), case.documents(place, ids)
-        sizes = kernel.kwargs["block_sizes"]
-        options = {name: kernel.kwargs[name] for name in _OPTIONS}
-        options |= {name: getattr(sizes, name) for name in layouts}
-        arrays = query, key, value, documents, None, logsumexp, grad_out, delta
-        with case.stated(sizes.block_kv_dkv, ids):
+        layout = splash.QKVLayout.HEAD_DIM_MINOR
+        options = case.options(ids) | dict.fromkeys(("q_layout", "k_layout", "v_layout"), layout)
+        arrays = query, key, value, case.documents(place, ids), None, logsumexp, grad_out, delta
+        width = joined or columns
+        of_keys = case.mask_info(width, place, _all if joined else _by_columns, ids)
+        with case.stated(width, ids):
             grad_query, *grads = splash._splash_attention_bwd_dkv(
                 *arrays,
-                bq=sizes.block_q_dkv,
-                bkv=sizes.block_kv_dkv,
-                bkv_compute=sizes.block_kv_dkv_compute,
-                mask_info=kernel.dkv_mask_info,
-                use_fused_bwd_kernel=sizes.use_fused_bwd_kernel,
+                bq=rows,
+                bkv=width,
+                bkv_compute=columns,
+                mask_info=of_keys,
+                use_fused_bwd_kernel=joined > 0,
                 **options,
             )
-        if grad_query is None:
-            with case.stated(sizes.block_kv_dq, ids):
+        if not joined:
+            of_rows = case.mask_info(columns, place, _by_rows, ids)
+            with case.stated(columns, ids):
                 grad_query = splash._splash_attention_bwd_dq(
-                    *arrays,
-                    bq=sizes.block_q_dq,
-                    bkv=sizes.block_kv_dq,
-                    mask_info=kernel.dq_mask_info,
-                    **options,
+                    *arrays, bq=rows, bkv=columns, mask_info=of_rows, **options
                 )
         return grad_query, *grads
 

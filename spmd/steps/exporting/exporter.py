@@ -122,7 +122,7 @@ def _lowered(
     custom: Sequence[str],
 ) -> jax_export.Exported:
     graph = step.call.graph
-    compute = build.build(graph, user_lines.describe)
+    compute = build.build(graph, user_lines.describe, is_exported=True)
     floats, integers = map(np.array, walks.pack_numbers(graph.nodes), "dq")
     first_seed, first_draw, num_draws = step.call.draws
     draws = integers - first_draw
