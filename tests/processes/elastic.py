@@ -1,6 +1,6 @@
 """A training that torchrun restarts: the newest checkpoint, on the mesh of its name.
 
-    torchrun --standalone --nproc_per_node 2 --max-restarts 1 tests/processes/elastic.py FOLDER DEVICES
+    torchrun --standalone --nproc_per_node 2 --max-restarts 1 elastic.py FOLDER DEVICES
 
 DEVICES: of each process. In the first life the last process is killed in step 3.
 """
