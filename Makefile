@@ -8,7 +8,7 @@ GPU_PLAN := .venv-gpu-plan
 OLD := oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fifth test-all test-newest smoke-newest test-oldest smoke-oldest bench bench-all gpu plan plan-gpu site lint release clean
+.PHONY: help install train test test-fifth test-all test-newest smoke-newest test-oldest smoke-oldest bench bench-all gpu plan plan-all plan-gpu site lint release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +66,10 @@ gpu: $(INSTALLED)  ## right values and the race on this machine's GPU, eight min
 plan: $(INSTALLED)  ## plan the main job for a TPU slice, by the TPU's compiler; ARGS="--target v5p:2x2x2" goes through
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'
 	$(RUN) recipes/train_gpt.py --target v5e:2x4 $(ARGS)
+
+plan-all: $(INSTALLED)  ## plan each file of recipes/configs for its chips, by their compiler (an hour)
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'
+	for config in recipes/configs/*.toml; do echo $$config; $(RUN) recipes/pretrain.py $$config --plan || exit 1; done
 
 # An environment of its own, as CUDA's plugin says in each process that there is no driver. It reads .venv's packages.
 plan-gpu: $(INSTALLED)  ## plan the main job for eight H100s, by the GPU's compiler, without a GPU; then its tests
