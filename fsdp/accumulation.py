@@ -177,8 +177,14 @@ def _accumulated(
 def _checked_rows(batch: object, num_micro_batches: int) -> int:
     """The rows of a micro-batch; raises ValueError if the batch does not divide into equal ones."""
     tensors = [value for value in tree_leaves(batch) if isinstance(value, torch.Tensor)]
-    if not tensors or any(tensor.device.type != "xla" for tensor in tensors):
-        raise ValueError("accumulate_gradients: expected a batch of tensors on xla")
+    elsewhere = {str(tensor.device) for tensor in tensors if tensor.device.type != "xla"}
+    if not tensors or elsewhere:
+        came = (
+            f'tensors on {", ".join(sorted(elsewhere))}; move them with .to("xla")'
+            if elsewhere
+            else f"{type(batch).__name__}; write accumulate_gradients(model, loss_fn, batch, n)"
+        )
+        raise ValueError(f"accumulate_gradients: expected a batch of tensors on xla, got {came}")
     sizes = sorted({tensor.shape[0] if tensor.dim() else 0 for tensor in tensors})
     if len(sizes) > 1 or num_micro_batches < 1 or sizes[0] % num_micro_batches or not sizes[0]:
         raise ValueError(

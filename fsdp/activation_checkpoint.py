@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 import spmd
+from spmd.mesh.hints import kind_of
 from spmd.mesh.notes import ends_at_user_line
 
 _M = TypeVar("_M", bound=nn.Module)
@@ -30,9 +31,7 @@ def checkpoint_module(module: _M, *, policy: Any = None) -> _M:
     >>> model(torch.ones(2, 4, device="xla")).sum().backward()
     """
     if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"checkpoint_module: expected a torch.nn.Module, got {type(module).__name__}"
-        )
+        raise TypeError(f"checkpoint_module: expected a torch.nn.Module, got {kind_of(module)}")
     if isinstance(module.__dict__.get("forward"), _Recomputed):
         raise ValueError(f"checkpoint_module: {type(module).__name__} is checkpointed already")
     module.__dict__["forward"] = _Recomputed(module, policy)

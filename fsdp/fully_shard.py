@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import spmd
+from spmd.mesh.hints import kind_of
 from spmd.mesh.notes import ends_at_user_line
 
 from .api import MixedPrecisionPolicy, OffloadPolicy, Reshard, Settings, axes_of
@@ -130,8 +131,7 @@ def _modules(module: Any) -> list[nn.Module]:
     for member in modules:
         if not isinstance(member, nn.Module):
             raise TypeError(
-                "fully_shard: expected a torch.nn.Module or a list of them, got "
-                f"{type(member).__name__}"
+                f"fully_shard: expected a torch.nn.Module or a list of them, got {kind_of(member)}"
             )
         if (
             isinstance(member, (nn.ModuleList, nn.ModuleDict))

@@ -14,10 +14,11 @@ parameter elements that no child unit has taken. Bind a policy's own arguments w
 # functions.
 
 import difflib
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -29,7 +30,31 @@ Overrides = Mapping[nn.Module, dict[str, Any]]
 _CLASSES = set, frozenset, list, tuple  # of module classes
 
 
-@ends_at_user_line
+F = TypeVar("F", bound=Callable[..., bool])
+
+
+def _policy(function: F) -> F:
+    """Decorates a policy: a call without a module, or without its own arguments, says how they are
+    bound."""
+    signature = inspect.signature(function)
+    name, own = function.__name__, [*signature.parameters][3:4]
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> bool:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            bound = f"functools.partial({name}, {own[0]}=...)" if own else name
+            raise TypeError(
+                f"{name}: {error}; FSDP calls a policy with each module: write "
+                f"auto_wrap_policy={bound}"
+            ) from None
+        return function(*args, **kwargs)
+
+    return ends_at_user_line(call)  # type: ignore[return-value]
+
+
+@_policy
 def always_wrap_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
     """Returns True: every module becomes a unit.
 
@@ -39,7 +64,7 @@ def always_wrap_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) 
     return True
 
 
-@ends_at_user_line
+@_policy
 def lambda_auto_wrap_policy(
     module: nn.Module, recurse: bool, nonwrapped_numel: int, lambda_fn: Callable[[nn.Module], bool]
 ) -> bool:
@@ -53,7 +78,7 @@ def lambda_auto_wrap_policy(
     return recurse or bool(lambda_fn(module))
 
 
-@ends_at_user_line
+@_policy
 def transformer_auto_wrap_policy(
     module: nn.Module,
     recurse: bool,
@@ -75,7 +100,7 @@ def transformer_auto_wrap_policy(
     return recurse or isinstance(module, classes)
 
 
-@ends_at_user_line
+@_policy
 def size_based_auto_wrap_policy(
     module: nn.Module,
     recurse: bool,
@@ -108,7 +133,7 @@ _OF_TORCH = {"FORCE_LEAF_MODULES": FORCE_LEAF_MODULES, "EXCLUDE_WRAP_MODULES": E
 vars(size_based_auto_wrap_policy).update(_OF_TORCH)
 
 
-@ends_at_user_line
+@_policy
 def or_policy(
     module: nn.Module, recurse: bool, nonwrapped_numel: int, policies: Iterable[AnyPolicy]
 ) -> bool:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 
 import spmd
+from spmd.mesh.hints import kind_of
 from spmd.mesh.notes import ends_at_user_line
 
 from .activation_checkpoint import checkpoint_module
@@ -140,7 +141,7 @@ class FullyShardedDataParallel(nn.Module):
         super().__init__()
         caller = type(self).__name__
         if not isinstance(module, nn.Module):
-            raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(module).__name__}")
+            raise TypeError(f"{caller}: expected a torch.nn.Module, got {kind_of(module)}")
         if isinstance(module, FullyShardedDataParallel):
             inner, inner_mesh = module.module, module.mesh  # type: ignore[has-type]
             raise ValueError(

@@ -330,10 +330,13 @@ class _Region:
             if met or not same or len(manual) == len([n for n in mesh.mesh_shape if n > 1]):
                 why = "all axes of its mesh are manual there" if same else "it is of another mesh"
                 why = f"axis {met[0]!r} is manual there" if met else why
+                # An argument of the body has no line.
+                line = user_lines.line_of(node, nodes)
+                at = "" if line.code is None else f" ({line})"
                 raise ValueError(
-                    f"{self.name}: {node.op.name} to {sharding!r} inside the body "
-                    f"({user_lines.node_line(node)}), but {why}: a value of one shard can be "
-                    "sharded only over the axes that axis_names leaves to the partitioner"
+                    f"{self.name}: {node.op.name} to {sharding!r} inside the body{at}, but {why}: a value of one shard can be "
+                    "sharded only over the axes that axis_names leaves to the partitioner; leave "
+                    "the call out, or the axis out of axis_names"
                 )
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:

@@ -1,4 +1,5 @@
-"""Parts of error messages: the known name that is nearest to an unknown one, a list of names."""
+"""Parts of error messages: the known name that is nearest to an unknown one, a list of names, the
+kind of a value."""
 
 import difflib
 from collections.abc import Iterable
@@ -25,3 +26,14 @@ def listed(items: Iterable[Any]) -> str:
     ("'data', 'model'", 'none')
     """
     return ", ".join(map(repr, items)) or "none"
+
+
+def kind_of(value: object) -> str:
+    """Returns the kind of a value as text for a message; of a class, how an instance is made.
+
+    >>> kind_of(3), kind_of(dict)
+    ('int', 'the class dict; write dict(...)')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}; write {value.__name__}(...)"
+    return type(value).__name__

@@ -11,7 +11,7 @@ from torch import nn
 
 from ..core import Sharding, XlaTensor, config, ends_at_user_line, module_moves, storage_of
 from ..mesh.global_mesh import needed_mesh
-from ..mesh.hints import did_you_mean
+from ..mesh.hints import did_you_mean, kind_of
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..tensors.annotate import CHECKS, marked, resharded
@@ -94,7 +94,8 @@ def apply(
 def _check(rules: Table, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"ShardingRules.apply: expected a torch.nn.Module, got {type(model).__name__}"
+            f"ShardingRules.apply: expected a torch.nn.Module, got {kind_of(model)}; the order is "
+            "apply(model, mesh)"
         )
     if not isinstance(mesh, Mesh):
         raise TypeError(f"ShardingRules.apply: expected a spmd.Mesh, got {type(mesh).__name__}")

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from ..core import warn
-from ..mesh.hints import did_you_mean
+from ..mesh.hints import did_you_mean, kind_of
 from ..mesh.partition_spec import PartitionSpec
 from .patterns import matches
 
@@ -82,7 +82,7 @@ def plans_of(
 ) -> ModelPlans:
     """See `ShardingRules.of`."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"ShardingRules.of: expected a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(f"ShardingRules.of: expected a torch.nn.Module, got {kind_of(model)}")
     config = (
         getattr(getattr(model, "config", None), "distributed_config", None)
         if config is None

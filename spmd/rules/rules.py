@@ -496,7 +496,8 @@ def _short(saved: Mapping[str, str]) -> tuple[str, ...] | dict[str, str]:
 def _patterns(name: str, patterns: Any) -> tuple[str, ...]:
     if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(
-            f"ShardingRules: expected {name} to be patterns of module paths, got {patterns!r}"
+            f"ShardingRules: expected {name} to be patterns of module paths, got {patterns!r}; "
+            f"write {name}=[{patterns if isinstance(patterns, str) else 'layers.*'!r}]"
         )
     for pattern in patterns:
         check(pattern)

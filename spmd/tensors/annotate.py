@@ -481,6 +481,12 @@ def on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
     if not isinstance(tensor, XlaTensor):
         is_tensor = isinstance(tensor, torch.Tensor)
         where = f"one on {tensor.device}" if is_tensor else repr(type(tensor).__name__)
-        hint = 'move it with .to("xla") first' if is_tensor else "pass tensors one by one"
+        hint = (
+            'move it with .to("xla") first'
+            if is_tensor
+            else 'write torch.as_tensor(array).to("xla")'
+            if hasattr(tensor, "__array__")
+            else "pass tensors one by one"
+        )
         raise TypeError(f"{caller}: expected a tensor on xla, got {where}; {hint}")
     return tensor

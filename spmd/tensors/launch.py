@@ -210,8 +210,13 @@ def from_process_local(
     torch.Size([16, 2])
     """
     if not isinstance(data, torch.Tensor) or data.device.type != "cpu":
+        is_tensor = isinstance(data, torch.Tensor)
         raise TypeError(
-            f"from_process_local: expected a CPU tensor, got {getattr(data, 'device', type(data))}"
+            f"from_process_local: expected a CPU tensor, got one on {data.device}; a tensor there "
+            "is the global one already: write spmd.mark_sharding(tensor, mesh, spec)"
+            if is_tensor
+            else f"from_process_local: expected a CPU tensor, got {type(data).__name__}; write "
+            "torch.as_tensor(data)"
         )
     sharding = mesh.sharding(partition_spec, data.dim(), "from_process_local")
     if processes.several():

@@ -175,7 +175,7 @@ def from_local_shards(
     >>> x.shape, x.sum().item()
     (torch.Size([15]), 49.0)
     """
-    listed = list(shards)
+    listed = _listed(shards, "from_local_shards")
     first = next((shard.data if isinstance(shard, Shard) else shard for shard in listed), None)
     if not isinstance(first, torch.Tensor):  # `_placed` checks the others
         kind = "none" if first is None else type(first).__name__
@@ -205,6 +205,16 @@ def from_local_shards(
         for part in transfer.upload_shard(transfer.host_array(data), shard_slice, full, sharding)
     ]
     return tensor_of(meta, transfer.joined(parts, full, sharding), sharding)
+
+
+def _listed(shards: Any, caller: str) -> list["torch.Tensor | Shard"]:
+    if isinstance(shards, torch.Tensor):
+        raise TypeError(
+            f"{caller}: expected a list of a CPU tensor for each local device, got one tensor of "
+            f"shape {list(shards.shape)}; if it is the full one, write "
+            'spmd.mark_sharding(tensor.to("xla"), mesh, spec)'
+        )
+    return list(shards)
 
 
 def _full_shape(
@@ -258,7 +268,8 @@ def load_local_shards_(
         )
     shape = tuple(target.shape)
     sharding = _lies_as(target).closed()
-    placed = _placed(list(shards), shape, target.dtype, sharding, "load_local_shards_")
+    listed = _listed(shards, "load_local_shards_")
+    placed = _placed(listed, shape, target.dtype, sharding, "load_local_shards_")
     if target.numel():
         filling = Filling(target)
         for shard_slice, data in placed:

@@ -57,7 +57,11 @@ def check(
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:  # Python's sentence names what is missing, or one too many
-        takes = [name for name in signature.parameters if name not in _SELF]
+        takes = [
+            f"{parameter.name}=" if parameter.kind is parameter.KEYWORD_ONLY else parameter.name
+            for parameter in signature.parameters.values()
+            if parameter.name not in _SELF
+        ]
         raise TypeError(f"{error}; it takes {', '.join(takes) or 'none'}") from None
     hints = _hints(function)
     for parameter, value in given.items():
@@ -72,3 +76,8 @@ def check(
                 f"{name}: expected {parameter} as {words}, got {type(value).__name__} "
                 f"({type(error).__name__}: {error})"
             ) from None
+    # A function that is passed on together with its arguments, as the step of a plan.
+    match [p for p in signature.parameters.values() if p.name not in _SELF]:
+        case [step, passed, *_] if passed.kind is passed.VAR_POSITIONAL and "missing" in str(error):
+            call = f"{name}({step.name}, *{passed.name})"
+            raise TypeError(f"{name}: {error}; write {call}") from None

@@ -1,7 +1,7 @@
 """Loading of a model from a checkpoint's files, each shard straight to its devices."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,10 +75,14 @@ def load_checkpoint(
     4.0
     """
     if not isinstance(module, nn.Module):
-        kind = type(module).__name__
         raise TypeError(
-            f"load_checkpoint: expected a torch.nn.Module, got {kind}; write "
+            f"load_checkpoint: expected a torch.nn.Module, got {type(module).__name__}; write "
             "load_checkpoint(module, path)"
+        )
+    if isinstance(path, Mapping):
+        raise TypeError(
+            f"load_checkpoint: expected a path, got {type(path).__name__}; a state dict is loaded "
+            "by module.load_state_dict(state_dict)"
         )
     contents = renamed(open_checkpoint(path, key).items(), rename)
     if dtype is not None:

@@ -260,8 +260,14 @@ class CheckpointManager:
         steps = self._kept.steps()
         if not steps or (step is not None and step not in steps):
             missing = "no committed step" if step is None else f"no committed step {step}"
-            have = f"; it has {', '.join(map(str, steps))}" if steps else ""
-            raise FileNotFoundError(f"CheckpointManager.restore: {missing} in {self.folder}{have}")
+            have = (
+                f"it has {', '.join(map(str, steps))}"
+                if steps
+                else "save one first; of a new folder latest_step() is None"
+            )
+            raise FileNotFoundError(
+                f"CheckpointManager.restore: {missing} in {self.folder}; {have}"
+            )
         for number in [step] if step is not None else sorted(steps, reverse=True):
             try:
                 if skip_damaged:

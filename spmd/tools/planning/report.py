@@ -17,7 +17,7 @@ try:
 except ImportError:  # Windows has not
     resource = None  # type: ignore[assignment]
 
-from ...core import Collective, Move
+from ...core import Collective, Move, ends_at_user_line
 from ...core.extend import Graph
 from .layout import LayoutRow, PlanFinding, Recordings, Term
 
@@ -200,12 +200,16 @@ class Plan:
         return json.dumps({"version": VERSION, **figures}, indent=1)
 
     @classmethod
+    @ends_at_user_line
     def from_json(cls, text: str) -> "Plan":
         """Reads a plan that `to_json` wrote. Raises ValueError for another text or version."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"Plan.from_json: expected JSON: {error}") from None
+            raise ValueError(
+                f"Plan.from_json: expected JSON, got {text[:40]!r} ({error}); of a file write "
+                "Plan.from_json(Path(file).read_text())"
+            ) from None
         version = values.pop("version", None) if isinstance(values, dict) else None
         if version not in (1, VERSION):  # version 1 has no times, of collectives and of planning
             raise ValueError(
