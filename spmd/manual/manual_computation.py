@@ -334,8 +334,9 @@ class _Region:
                 line = user_lines.line_of(node, nodes)
                 at = "" if line.code is None else f" ({line})"
                 raise ValueError(
-                    f"{self.name}: {node.op.name} to {sharding!r} inside the body{at}, but {why}: a value of one shard can be "
-                    "sharded only over the axes that axis_names leaves to the partitioner; leave "
+                    f"{self.name}: {node.op.name} to {sharding!r} inside the body{at}, but "
+                    f"{why}: a value of one shard can be sharded "
+                    " only over the axes that axis_names leaves to the partitioner; leave "
                     "the call out, or the axis out of axis_names"
                 )
 
