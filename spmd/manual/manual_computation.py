@@ -335,9 +335,9 @@ class _Region:
                 at = "" if line.code is None else f" ({line})"
                 raise ValueError(
                     f"{self.name}: {node.op.name} to {sharding!r} inside the body{at}, but "
-                    f"{why}: a value of one shard can be sharded "
-                    " only over the axes that axis_names leaves to the partitioner; leave "
-                    "the call out, or the axis out of axis_names"
+                    f"{why}: a value of one shard can be sharded only over the axes that "
+                    "axis_names leaves to the partitioner; leave the call out, or the axis out of "
+                    "axis_names"
                 )
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
