@@ -21,7 +21,7 @@ PASSES = Passes(
     ]
 )
 
-COMPILE_PASSES += [
+COMPILE_PASSES[:] = [
     # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only
     # behind it: computed before it, where that is cheaper to keep.
     (cuts.SCAN, scan_layers.scan, None),
