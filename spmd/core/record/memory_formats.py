@@ -101,7 +101,7 @@ def refuse_op(name: str) -> None:
 
 
 def cure_of(name: str) -> str:
-    """What brings a tensor on the CPU of this name, "" for no known one, to where an op reads it."""
+    """What brings a CPU tensor of this name ("": no known one) to where an op reads it."""
     optimizer, is_state, _ = name.partition(".state.")
     if is_state:
         return (
