@@ -553,11 +553,6 @@ KNOWN: dict[str, Known] = {
         "there are windows",
         {"flops": 3.55},
     ),
-    "cumsum": Known(
-        "torch's derivative flips the gradient, sums and flips the sums, with copies that XLA "
-        "does not fuse",
-        {"bytes_accessed": 2.0, "temporary_bytes": math.inf},
-    ),
     "norm": Known(_GUARD, {"flops": 1.25}),
     "norm, whole": Known(_GUARD, {"flops": 1.25}),
     "gelu": Known(

@@ -119,11 +119,8 @@ SECTIONS = {
     ),
     "stages": _section("stages", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True),
     "muon": _section(
-        "muon --rows llama-1b",
-        rows=_OF_A_PLAN,
-        code=_PLANNED,
-        settings=_BY_LIBTPU,
-        is_planned=True,
+        "muon --rows toy unequal",
+        rows=("temporaries MiB", "collectives", "moved MiB", "operations G"),
     ),
     "products": _section(
         "products", rows=_OF_A_PLAN, code=_PLANNED, settings=_BY_LIBTPU, is_planned=True

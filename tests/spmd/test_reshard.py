@@ -1,14 +1,18 @@
 """reshard: a new tensor in another layout, values and gradients, over the same and over other
 devices."""
 
+import copy
 import itertools
 import random
+from typing import Any
 
 import pytest
 import torch
 from jax._src import array as jax_array
 from support import check
+from torch import nn
 
+import fsdp
 import spmd
 from spmd import Mesh, P
 
@@ -217,3 +221,30 @@ class TestErrors:
             spmd.reshard(torch.ones(2), ("fsdp",), mesh8)
         with pytest.raises(TypeError, match="reshard: a Sharding holds both the mesh and the spec"):
             spmd.reshard(x, P("fsdp", None), mesh8.sharding(("fsdp", None), 2))
+
+
+def test_weights_for_sampling(no_host: list[tuple[int, ...]]) -> None:
+    """From a trainer's FSDP to a sampler's tensor parallelism after a step: equal bits, and none by
+    the host."""
+    model: Any = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+    mesh = Mesh(range(8), (8,), ("fsdp",))
+    trained = fsdp.fully_shard(copy.deepcopy(model).to("xla"), mesh=mesh)
+    sampler, grid = model.to("xla"), Mesh(range(8), (2, 4), ("data", "tensor"))
+    rules = spmd.ShardingRules(
+        {"0.weight": P("tensor", None), "0.bias": P("tensor"), "2.weight": P(None, "tensor")}
+    )
+    rules.apply(sampler, grid)
+    optimizer = torch.optim.AdamW(trained.parameters(), 0.1)
+    trained(torch.ones(8, 16, device="xla")).square().mean().backward()
+    optimizer.step()
+    spmd.sync()
+    no_host.clear()
+    with torch.no_grad():
+        for mine, theirs in zip(sampler.parameters(), trained.parameters(), strict=True):
+            sharding = spmd.get_sharding(mine)
+            mine.copy_(theirs if sharding is None else spmd.reshard(theirs, sharding))
+    spmd.sync()
+    assert no_host == []
+    for mine, theirs in zip(sampler.parameters(), trained.parameters(), strict=True):
+        assert torch.equal(mine.cpu().view(torch.uint8), theirs.cpu().view(torch.uint8))
+    assert spmd.get_sharding(sampler[0].weight) is grid.sharding(("tensor", None), 2)

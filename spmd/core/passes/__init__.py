@@ -6,8 +6,8 @@ new graph of a sync, until it has a known program; COMPILE_PASSES on a graph tha
 Packages join both (`spmd.adaptive`).
 """
 
-from . import cuts, list_elements, long_lists, scan_layers
-from .pass_result import COMPILE_PASSES, Pass, Passes
+from . import cuts, list_elements, long_lists, pass_result, scan_layers
+from .pass_result import Pass, Passes
 
 PASSES = Passes(
     [
@@ -21,7 +21,7 @@ PASSES = Passes(
     ]
 )
 
-COMPILE_PASSES += [
+COMPILE_PASSES = pass_result.COMPILE_PASSES = [
     # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only
     # behind it: computed before it, where that is cheaper to keep.
     (cuts.SCAN, scan_layers.scan, None),

@@ -13,8 +13,8 @@ from ..graph.graph import Graph, Node, origin, result_index, stretch_wiring
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import node_line
-from . import dynamic, scan_layers
-from .pass_result import COMPILE_PASSES, Cut, Outcome, Sync, runs
+from . import dynamic, pass_result, scan_layers
+from .pass_result import Cut, Outcome, Sync, runs
 from .repeats import symbol
 
 SCAN = "scan layers"
@@ -64,7 +64,7 @@ def is_long(graph: Graph, limit: int) -> bool:
 def _joined(graph: Graph) -> Graph:
     """The graph after the compile passes that make one op of many, as of an optimizer's iterations
     over equal matrices, each of which a cut would keep from the others."""
-    for name, run, needs in COMPILE_PASSES:
+    for name, run, needs in pass_result.COMPILE_PASSES:
         if name == SCAN:
             break
         if runs(needs, graph):

@@ -84,8 +84,8 @@ CompilePass = tuple[
 ]
 
 
-# The compile passes in their order; packages insert theirs.
-COMPILE_PASSES: list[CompilePass] = []
+# The compile passes in their order, of the package's door; packages insert theirs.
+COMPILE_PASSES: list[CompilePass]
 
 
 def runs(needs: Collection[str | type[Lowering]] | None, graph: Graph) -> bool:

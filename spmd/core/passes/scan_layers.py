@@ -76,9 +76,10 @@ def _loops_of(graph: Graph, min_saved_ops: float) -> tuple[list[Candidate], str]
             f"no {FEWEST_ITERATIONS} layers {equal} follow each other, and fewer are not a loop",
         )
     if config.scan_layers == "auto":
+        # A graph that is too long for a program is cut without its loops.
         enough = (
             FEWEST_ITERATIONS
-            if is_staged(graph)
+            if is_staged(graph) or len(graph.nodes) > config.max_program_ops
             else _ENOUGH.get(graph.mesh.platform, _ENOUGH_ELSEWHERE)
         )
         max_iterations = max(loop.iterations for loop in loops)

@@ -32,7 +32,7 @@ from ..graph.source import THREADS, at_user_line, place_of
 from ..run.pjrt.transfer import host_array
 from .calls.lists import in_groups, op_for
 from .infer import new_op, reads_default_dtype
-from .memory_formats import refuse_tensor
+from .memory_formats import cure_of, refuse_tensor
 from .overlap import check_operands, elements_overlap
 from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue, aten, written
 from .reads import operand, operand_of
@@ -314,17 +314,9 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
         return meta, DeviceData(meta, host=host_array(tensor).copy())
     refuse_tensor(tensor)
     name = next(filter(None, (name_of(tensor) for name_of in names_of)), "")
-    optimizer, is_state, _ = name.partition(".state.")
-    cure = (
-        f"bring its state there by {optimizer}.load_state_dict({optimizer}.state_dict()), or make "
-        "the optimizer after the model has moved"
-        if is_state
-        else 'move it with .to("xla") (only 0-dim CPU tensors, and indices in x[i], may be on the '
-        "CPU)"
-    )
     raise RuntimeError(
         f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)}"
-        f"{f' ({name})' if name else ''} is on {tensor.device}; {cure}"
+        f"{f' ({name})' if name else ''} is on {tensor.device}; {cure_of(name)}"
     )
 
 

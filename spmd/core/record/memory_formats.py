@@ -100,6 +100,19 @@ def refuse_op(name: str) -> None:
             refuse(kind)
 
 
+def cure_of(name: str) -> str:
+    """What brings a CPU tensor of this name ("": no known one) to where an op reads it."""
+    optimizer, is_state, _ = name.partition(".state.")
+    if is_state:
+        return (
+            f"bring its state there by {optimizer}.load_state_dict({optimizer}.state_dict()), or "
+            "make the optimizer after the model has moved"
+        )
+    return (
+        'move it with .to("xla") (only 0-dim CPU tensors, and indices in x[i], may be on the CPU)'
+    )
+
+
 def refuse_tensor(tensor: torch.Tensor) -> None:
     """Refuses a tensor of another device that is no dense array."""
     if tensor.is_nested:

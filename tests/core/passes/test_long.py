@@ -59,6 +59,20 @@ class TestLong:
             check(one.grad, other.grad)
 
 
+def test_few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five layers are no loop of a short graph on the CPU; of one that would be cut they are."""
+    monkeypatch.setattr(spmd.config, "scan_layers", "auto")
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.GELU()) for _ in range(5)]
+    model = nn.Sequential(*layers).to("xla")
+    x = torch.randn(4, WIDTH)
+    spmd.sync()
+    monkeypatch.setattr(spmd.config, "max_program_ops", 14)
+    with torch.no_grad():
+        one = model(x.to("xla"))
+    assert num_programs() == 1
+    check(one, model.to("cpu")(x))
+
+
 def test_mostly_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that loops make eight times as short stays one program, which a step of few ops more
     would not."""
