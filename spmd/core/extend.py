@@ -61,6 +61,7 @@ from .passes import list_elements as list_elements
 from .passes import on_host as host_ops
 from .passes import pass_result as pass_result
 from .passes import repeats as repeats
+from .passes.known_masks import KNOWN_MASK as KNOWN_MASK
 from .programs import compiler as compiler
 from .programs import failing as failing
 from .programs import hlo as hlo_text
@@ -85,7 +86,6 @@ from .record import tensor as tensors
 from .record import views as views
 from .record.calls import copies as copies
 from .record.calls import fused as losses
-from .record.calls.known_masks import KNOWN_MASK as KNOWN_MASK
 from .record.calls.known_masks import known_mask as known_mask
 from .record.storage import SYNC_LOCK as SYNC_LOCK
 from .record.tensor import set_storage as set_storage

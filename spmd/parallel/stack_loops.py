@@ -82,6 +82,9 @@ def source_of(value: Value, shardings: Mapping[Any, Sharding]) -> tuple[Sharding
         if maker is not None and isinstance(maker.op.lowering, row_ops.TakeRows):
             is_row, value = True, maker.operands[0]
         elif maker is not None and maker.op.name in _PASSED_ON:
+            read_as = maker.op.sharding
+            if not (is_row or read_as is None or read_as.spec.stack or _is_split(read_as)):
+                return None  # gathered for its readers, as FSDP's parameters are
             value = maker.operands[walks.result_index(value)]
         else:
             return None

@@ -709,6 +709,33 @@ class TestFindings:
         assert {*re.findall(r"share=([\d.]+)", scopes)} == shares
         assert "tpu_custom_call" in program and "while" not in program.split("tpu_custom_call")[-1]
 
+    @pytest.mark.parametrize("is_inside", [False, True])
+    def test_in_a_loop(self, is_inside: bool) -> None:
+        """Documents of positions that a loop of layers closes over: the kernel, wherever their mask
+        is computed."""
+        q, facts = jnp.ones((2, 2, 1024, 64), jnp.bfloat16), sharded.Facts(platform="tpu")
+        positions = jnp.arange(1024)[None].repeat(2, 0) % 200
+
+        def mask_of(positions: jax.Array) -> jax.Array:
+            before = jnp.concatenate([positions[:, :1] - 1, positions], -1)
+            ids = jnp.cumsum(before[:, 1:] - before[:, :-1] != 1, -1)
+            later = positions[:, None, :, None] >= positions[:, None, None]
+            return (ids[:, None, :, None] == ids[:, None, None]) & later
+
+        def layers(q: jax.Array, positions: jax.Array) -> Any:
+            outside = mask_of(positions)
+
+            def layer(_: int, q: jax.Array) -> jax.Array:
+                mask = mask_of(positions) if is_inside else outside
+                output: jax.Array = rule(OP.default)(q, q, q, mask, draw=(1, 2))[0]
+                return output
+
+            return jax.lax.fori_loop(0, 3, layer, q)
+
+        with compiler_context(), sharded.tracing(facts), sharded.unused_axes() as notes:
+            jax.make_jaxpr(layers)(q, positions)
+        assert {*notes} == {("kernel", attention.BY_IDS.format("a sequence"))}
+
     def test_blocks(self) -> None:
         at, ones = jnp.arange, jnp.ones((1024, 1024))
         assert self.found(ones > 0) == ["attention in blocks: a mask of data"]

@@ -78,9 +78,15 @@ Value = jax.Array | InnerLoop
 Produced = tuple[Primitive, dict[str, Any], list[Value]]
 
 
+def lowered(value: Value) -> Value:
+    """A constant, where a tracer is one: also a value from outside of a loop's body."""
+    return value.full_lower() if isinstance(value, jax.core.Tracer) else value
+
+
 def producer(value: Value) -> Produced | None:
     """(primitive, parameters, operands) of a value's equation; None for an input, a constant, or
     one of several results."""
+    value = lowered(value)
     if isinstance(value, InnerLoop):
         eqn = value.scope.made_by.get(value.var)
         operands = [] if eqn is None else list(map(value.scope.value, eqn.invars))
@@ -99,6 +105,7 @@ def producer(value: Value) -> Produced | None:
 
 def name_of(value: Value) -> object:
     """What is equal for one value alone, as long as it lives."""
+    value = lowered(value)
     return (value.var, id(value.scope)) if isinstance(value, InnerLoop) else id(value)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .computed import SAME, InnerLoop, Value, name_of, producer, shape_of
+from .computed import SAME, InnerLoop, Value, lowered, name_of, producer, shape_of
 from .mask_blocks import (
     VALUES,
     Line,
@@ -70,7 +70,7 @@ class _Reader:
         """The line of a value; axes: of the mask, along which its dims are."""
         shape = shape_of(value)
         axes = tuple(axis if size > 1 else None for axis, size in zip(axes, shape, strict=True))
-        value = _lowered(value)
+        value = lowered(value)
         if not isinstance(value, (InnerLoop, jax.core.Tracer)):
             return self._constant(np.asarray(value), axes)
         name = name_of(value)
@@ -186,11 +186,6 @@ class _Reader:
         return self._add(Line(name, dtype, axes, tuple(operands)))
 
 
-def _lowered(value: Value) -> Value:
-    """A constant, where a tracer is one."""
-    return value.full_lower() if isinstance(value, jax.core.Tracer) else value
-
-
 def dtype_of(value: Value) -> Any:
     aval: Any = value.var.aval if isinstance(value, InnerLoop) else value
     return aval.dtype
@@ -199,7 +194,7 @@ def dtype_of(value: Value) -> Any:
 def _known(value: Value) -> np.ndarray | None:
     """The elements of a value that a program computes without its arguments; None for another, and
     for a large one."""
-    value = _lowered(value)
+    value = lowered(value)
     if not isinstance(value, (InnerLoop, jax.core.Tracer)):
         return np.asarray(value)
     produced = producer(value)

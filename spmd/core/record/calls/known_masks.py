@@ -24,13 +24,12 @@ from ...graph.op import Arrays, Layouts, Lowering, OpSpec
 from ...graph.store import DeviceData
 from ...lower.lower import Values, known_in, lower_nodes, program_value
 from ...lower.stack_rows import plain
+from ...passes.known_masks import KNOWN_MASK
 from ..reads import operand
 from ..record import graph_task, record_here
 from ..storage import LOCK, Storage
 from ..tensor import XlaTensor, tensors_of
 from ..threads import enter_thread
-
-KNOWN_MASK = "spmd.known_mask"
 
 # The ops from positions to a mask: factories, elementwise ops, changes of shape, and lookups.
 _OPS = frozenset((

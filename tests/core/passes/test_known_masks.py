@@ -1,0 +1,71 @@
+"""Layers that share a mask of attention: one mask for the loops that they become, in forward and
+backward."""
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import spmd
+from tests.support import check
+
+LENGTH, WIDTH, LAYERS = 512, 16, 6
+
+
+class Attention(nn.Module):
+    """A residual layer of attention under a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        heads = (y.unflatten(-1, (2, -1)).transpose(1, 2) for y in self.project(x).chunk(3, -1))
+        attended = scaled_dot_product_attention(*heads, attn_mask=mask)
+        return x + attended.transpose(1, 2).flatten(2)
+
+
+def window(positions: Tensor) -> Tensor:
+    at = torch.arange(LENGTH, device=positions.device)
+    return (at[:, None] >= at) & (at[:, None] - at < 100)
+
+
+def documents(positions: Tensor) -> Tensor:
+    started = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1) != 1
+    ids = started.cumsum(-1)
+    return (ids[:, None, :, None] == ids[:, None, None]) & window(positions)
+
+
+def trained(layers: nn.ModuleList, mask_of: object, x: Tensor, positions: Tensor) -> list[Tensor]:
+    mask = mask_of(positions)  # type: ignore[operator]
+    for layer in layers:
+        x = layer(x, mask)
+    loss = x.square().mean()
+    return [loss, *torch.autograd.grad(loss, list(layers.parameters()))]
+
+
+@pytest.mark.parametrize("mask_of", [window, documents])
+class TestSharded:
+    def test_a_mask_of_all_layers(
+        self, mask_of: object, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        torch.manual_seed(0)
+        layers = nn.ModuleList(Attention() for _ in range(LAYERS))
+        x, positions = torch.randn(8, LENGTH, WIDTH), torch.arange(LENGTH).repeat(8, 1) % 200
+        expected = trained(layers, mask_of, x, positions)
+        layers.to("xla")
+        batch = [
+            spmd.mark_sharding(y.to("xla"), mesh8, ("fsdp", *(None,) * (y.dim() - 1)))
+            for y in (x, positions)
+        ]
+        monkeypatch.setattr(spmd.config, "scan_layers", "always")
+        found = trained(layers, mask_of, *batch)
+        program = spmd.get_stablehlo(found)
+        for new, old in zip(found, expected, strict=True):
+            check(new.cpu(), old)
+        assert "stablehlo.while" in program
+        masks = set(re.findall(rf"tensor<((?:\d+x)*{LENGTH}x{LENGTH})xi1>", program))
+        assert masks, "the mask is in the program"
+        assert not [shape for shape in masks if shape.startswith(("5x", "6x"))]
