@@ -145,6 +145,8 @@ def _padded(device_data: DeviceData, pads: dict[int, int]) -> DeviceData:
 def keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
     """Marks the dims that `torch._dynamo.mark_dynamic` has marked of a CPU tensor, or the rows that
     data has counted."""
+    if not source.__dict__:
+        return
     if hasattr(source, copies.COUNTED) and config.pad_lengths:
         line, rows = user_frame(), len(source) + len(source) // 2
         most_rows = _most_rows.keep(line, max(rows, _most_rows.get(line) or 0))

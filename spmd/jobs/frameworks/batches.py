@@ -1,12 +1,16 @@
-"""Batches of a framework's loop, sharded over all devices where nothing else shards them."""
+"""Batches of a framework's loop, or of a script's own, sharded over all devices where nothing else
+shards them."""
 
 import math
+import os
+import sys
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...mesh.mesh import Mesh
-from ...mesh.notes import note_whole
+from ...core import counters, processes, user_line
+from ...mesh.mesh import Mesh, get_1d_mesh
+from ...mesh.notes import note_whole, say_once
 from ...mesh.partition_spec import PartitionSpec
 from ...tensors.annotate import mark_sharding
 from ..data.trees import Path, mapped
@@ -25,6 +29,44 @@ def shard_batch(caller: str, batch: Any, mesh: Mesh, axes: tuple[str, ...]) -> N
     for tensor in tensors.values() if ways > 1 else ():
         entry = axes if shape[0] % ways == 0 and tensor.shape[0] == shape[0] else None
         mark_sharding(tensor, mesh, PartitionSpec(entry, *[None] * (tensor.dim() - 1)))
+
+
+# By line, shape and dtype of a copy to the device, the programs that had run before the first one.
+_first_copies: dict[Any, int] = {}
+_MOST = 1024  # of these, as of batches of many lengths
+# Folders of packages: their loops shard batches by patches of their own (`choice.PATCHES`).
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def shard_copy(tensor: Tensor, source: Tensor) -> None:
+    """Shards dim 0 of what a script that knows of no mesh copies to the device again at one of its
+    lines, another program later: a batch. Joins `points.after_upload`."""
+    mesh, line = get_1d_mesh("fsdp"), user_line()
+    is_own = line.code is not None and _INSTALLED.isdisjoint(line.code.co_filename.split(os.sep))
+    if not is_own or isinstance(source, nn.Parameter) or processes.several():
+        return
+    if not tensor.dim() or tensor.shape[0] < mesh.size():
+        return
+    key = str(line), tuple(tensor.shape), tensor.dtype
+    num_runs = counters.counter("runs")
+    first = _first_copies.get(key)
+    if first is None:
+        if len(_first_copies) == _MOST:
+            _first_copies.clear()
+        _first_copies[key] = num_runs
+    elif first < num_runs and not _knows_meshes():
+        say_once(
+            f"batches copied at {line.short()} are sharded along dim 0 over {mesh.size()} devices"
+        )
+        shard_batch("use", [tensor], mesh, ("fsdp",))
+
+
+def _knows_meshes() -> bool:
+    """True if the script imports this library, whose marks are its own."""
+    names = (
+        getattr(value, "__name__", None) for value in [*vars(sys.modules["__main__"]).values()]
+    )
+    return any(str(name).partition(".")[0] in ("spmd", "fsdp", "torch_xla") for name in names)
 
 
 def _has_rows(value: Any) -> bool:

@@ -7,9 +7,10 @@ The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
 from collections.abc import Callable
 from typing import Any
 
-from ...core import config, ends_at_user_line, patch_when_imported
+from ...core import config, ends_at_user_line, patch_when_imported, points
 from ...names.compat.finder import install
 from . import accelerate_device, lightning_classes, trainer
+from .batches import shard_copy
 
 _PRECISIONS = ("MixedPrecision", "HalfPrecision", "DoublePrecision", "Precision")
 _FABRIC = (
@@ -100,5 +101,7 @@ def use() -> None:
     """
     install()
     config.replay_steps = True
+    if shard_copy not in points.after_upload:
+        points.after_upload.append(shard_copy)
     for module, (patch, *needs) in PATCHES.items():
         patch_when_imported(module, patch, "xla as its device", *needs)

@@ -79,7 +79,7 @@ def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
     return memory.as_strided(meta.shape, meta.strides, meta.offset - storage_meta.offset)
 
 
-# Called with a tensor and a CPU tensor copied into it that has attributes of the user.
+# Called with a tensor and the CPU tensor copied into it.
 after_upload: list[Callable[[XlaTensor, torch.Tensor], None]] = []
 
 
@@ -115,7 +115,7 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         observing.uploads.append((source, device_data))
     with LOCK:
         write(target, device_data)
-    if source.__dict__ and target._view is None:
+    if target._view is None:
         for note in after_upload:
             note(target, source)
     return target

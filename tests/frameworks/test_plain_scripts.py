@@ -1,0 +1,81 @@
+"""Scripts that know nothing of meshes: all devices compute, and the losses are the CPU's."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT, own_environment
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+
+device = sys.argv[1]
+torch.manual_seed(0)
+data, classes = torch.randn(512, 16), torch.arange(512) % 4
+scale = torch.linspace(0.5, 1, 16).to(device)  # copied once: no batch
+model = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.Linear(256, 4))
+model.to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step in range(4):
+    rows = torch.randint(512, (256,))
+    x, y = data[rows].to(device), classes[rows].to(device)
+    loss = nn.functional.cross_entropy(model(x * scale), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+# `python -m spmd run`, and the operations of a device in the last program that it compiled.
+RUN = """
+import atexit, runpy, spmd
+atexit.register(lambda: print("operations", spmd.metrics.compiles()[-1].flops))
+runpy.run_module("spmd", run_name="__main__")
+"""
+
+
+def ran(folder: Path, num_devices: int, script: str = SCRIPT) -> tuple[list[float], float, str]:
+    """The losses, the operations of a device, and what stood on stderr."""
+    path = folder / "train.py"
+    path.write_text(script)
+    command = ["run", "--devices", str(num_devices), str(path), "xla"]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=own_environment(),
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    words = [line.split() for line in done.stdout.splitlines()]
+    by_name = {
+        name: [float(word[1]) for word in words if word[0] == name]
+        for name in ("loss", "operations")
+    }
+    return by_name["loss"], by_name["operations"][-1], done.stderr
+
+
+class TestBatches:
+    def test_all_devices_compute(self, tmp_path: Path) -> None:
+        (tmp_path / "cpu.py").write_text(SCRIPT)
+        command = [sys.executable, tmp_path / "cpu.py", "cpu"]
+        on_cpu = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        expected = [float(line.split()[1]) for line in on_cpu.stdout.splitlines()]
+        losses, operations, said = ran(tmp_path, 8)
+        assert losses == pytest.approx(expected, rel=1e-5)
+        assert said.count("are sharded along dim 0 over 8 devices") == 1
+        assert "batches copied at train.py:15" in said
+        _, of_one, _ = ran(tmp_path, 1)
+        assert operations <= 1.2 * of_one / 8
+
+    def test_a_script_of_its_own_marks(self, tmp_path: Path) -> None:
+        """One that imports the library places its batches itself."""
+        _, operations, said = ran(
+            tmp_path, 8, SCRIPT.replace("import torch\n", "import torch, spmd\n")
+        )
+        assert "are sharded along dim 0" not in said
+        assert operations > ran(tmp_path, 1)[1] / 2
