@@ -83,7 +83,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             {},
         )
         self.mesh = mesh or get_global_mesh() or get_1d_mesh("fsdp")
-        names = self.mesh.axis_names
+        names = self.mesh.axes
         self.axis = axis or next((name for name in ("fsdp", "data") if name in names), names[0])
         if self.axis not in names:
             raise ValueError(
