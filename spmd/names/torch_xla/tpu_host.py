@@ -30,10 +30,10 @@ _HOSTS = {
 
 
 def _skips_metadata() -> bool:
-    """True where the variables say what the metadata server knows; not by the values that this
-    library sets where there is no TPU."""
+    """True where the user's variables say what the metadata server knows."""
+    # Where there is no TPU, jax sets the first one at its import, and this library all.
     is_ours = variables.WITHOUT_TPU.items() <= os.environ.items()
-    return bool(os.environ.get("TPU_SKIP_MDS_QUERY")) and not is_ours
+    return {"TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE"} <= os.environ.keys() and not is_ours
 
 
 def _bounds(text: str) -> tuple[int, ...]:
