@@ -295,12 +295,7 @@ def axes_of(
             "mesh=spmd.Mesh(range(8), (8,), ...)"
         )
     # FSDP2's recipes name axes freely, such as "dp" or ("replicate", "shard"): the last one shards.
-    if (
-        shard_axis is None
-        and "fsdp" not in mesh.axes
-        and mesh.axis_names
-        and len(mesh.axes) <= 2
-    ):
+    if shard_axis is None and "fsdp" not in mesh.axes and mesh.axis_names and len(mesh.axes) <= 2:
         *replicas, shard_axis = mesh.axes
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
     shard_axis = shard_axis or "fsdp"

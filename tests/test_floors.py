@@ -107,6 +107,7 @@ class TestLayers:
         assert {path.name for path in (ROOT / "spmd").glob("*.py")} == {
             "__init__.py",
             "__main__.py",
+            "command_line.py",
             "missing.py",
             "packages.py",
         }

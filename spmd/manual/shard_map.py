@@ -116,9 +116,7 @@ def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | Non
     _check_tensors([("", tensor)], {})
     mesh = mesh or get_global_mesh() or _mesh_of([tensor])
     caller, name = "spmd.torch_xla.enable_manual_sharding", "the tensor"
-    cut = _cut(
-        mesh, mesh.axes, partition_spec, tensor, name, "the spec", caller, divides=True
-    )
+    cut = _cut(mesh, mesh.axes, partition_spec, tensor, name, "the spec", caller, divides=True)
     return ManualStep.apply(tensor, mesh.sharding((), 0), cut, False)
 
 

@@ -192,9 +192,7 @@ class Mesh:
 
     def get_jax_mesh(self) -> jax.sharding.Mesh:
         """The same mesh as a `jax.sharding.Mesh`."""
-        mesh = Sharding.of(
-            self.device_ids, self.mesh_shape, self.axes, target=self.target
-        ).jax.mesh
+        mesh = Sharding.of(self.device_ids, self.mesh_shape, self.axes, target=self.target).jax.mesh
         assert isinstance(mesh, jax.sharding.Mesh), "the mesh of a Sharding has devices"
         return mesh
 
@@ -346,7 +344,9 @@ class Mesh:
         )
 
 
-constant_of_graphs(Mesh, "device_ids", "mesh_shape", "axes", "axis_names", "size", "shape", "sharding")
+constant_of_graphs(
+    Mesh, "device_ids", "mesh_shape", "axes", "axis_names", "size", "shape", "sharding"
+)
 
 
 def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:

@@ -41,7 +41,9 @@ def _attended(
     is_seen = (columns <= places[:, None]) & (columns < length)
     if window is not None:
         is_seen &= columns > places[:, None] - window
-    weights = jax.nn.softmax(jnp.where(is_seen[None, None], scores, mask_value), axis=-1).astype(v.dtype)
+    weights = jax.nn.softmax(jnp.where(is_seen[None, None], scores, mask_value), axis=-1).astype(
+        v.dtype
+    )
     v = jnp.where(columns[0, :, None, None] < length, v, 0)  # a page's unwritten rows may be NaN
     return jnp.einsum("kgql,lkd->qkgd", weights, v).reshape(q.shape).astype(q.dtype)
 
