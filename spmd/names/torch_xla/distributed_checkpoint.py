@@ -253,7 +253,9 @@ class SPMDSavePlanner(_OfSeveral, DefaultSavePlanner):
     def lookup_object(self, index: Any) -> Any:
         """Called by torch in each process: the value that an item writes."""
         value = self.state_dict[index.fqn]
-        return value.at(index.offset) if isinstance(value, CpuShards) else super().lookup_object(index)
+        return (
+            value.at(index.offset) if isinstance(value, CpuShards) else super().lookup_object(index)
+        )
 
 
 class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):

@@ -59,8 +59,8 @@ class XLAShardedTensor(metaclass=_ShardedType):
         `spmd.reshard`.
 
     A call returns its argument, of a tensor on the CPU a copy on xla. `mesh_shape` and
-    `partition_spec`, given or those that the tensor has, mark it over all devices; `requires_grad`
-    is set. Raises ValueError where one of the two is unknown.
+    `partition_spec`, given or those that the tensor has, mark it, over its mesh where that has this
+    shape, else over all devices; `requires_grad` is set. Raises ValueError where one of the two is unknown.
     Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
     >>> import torch, spmd
@@ -108,7 +108,12 @@ def _mark(
             f"XLAShardedTensor: expected mesh_shape and partition_spec, got {mesh_shape} and "
             f"{partition_spec}, and the tensor has no sharding"
         )
-    mark_sharding(tensor, Mesh(range(len(hardware.devices())), shape), spec)
+    sharding = annotations.current_sharding(tensor)
+    if sharding is not None and sharding.mesh_shape == shape:  # whose axes may have names
+        mesh = _device_mesh(sharding, tensor.dim()).root
+    else:
+        mesh = Mesh(range(len(hardware.devices())), shape)
+    mark_sharding(tensor, mesh, spec)
 
 
 @ends_at_user_line
