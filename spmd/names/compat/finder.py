@@ -285,7 +285,7 @@ class _Finder(DistributionFinder, Loader):
             if callable(value):
                 value()
         if module.__name__ in MODULES:
-            here = importlib.import_module(MODULES[module.__name__])
+            here = resolve(f"{MODULES[module.__name__]}:")
             here.__dict__["__getattr__"] = module.__getattr__
             sys.modules[module.__name__] = here
         if module.__name__ == ROOT:

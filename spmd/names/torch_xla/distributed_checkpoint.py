@@ -181,8 +181,8 @@ class CpuShards:
 
 
 def sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a state dict on the CPU: tensors that are sharded as `CpuShards`, so that no process
-    holds all of one. Source: `_sharded_cpu_state_dict` of
+    """A copy of a state dict on the CPU: sharded tensors as `CpuShards`, so that no process holds
+    all of one. Source: `_sharded_cpu_state_dict` of
     `torch_xla.experimental.distributed_checkpoint._helpers`.
 
     >>> import torch
@@ -253,9 +253,9 @@ class SPMDSavePlanner(_OfSeveral, DefaultSavePlanner):
     def lookup_object(self, index: Any) -> Any:
         """Called by torch in each process: the value that an item writes."""
         value = self.state_dict[index.fqn]
-        return (
-            value.at(index.offset) if isinstance(value, CpuShards) else super().lookup_object(index)
-        )
+        if isinstance(value, CpuShards):
+            return value.at(index.offset)
+        return super().lookup_object(index)
 
 
 class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):

@@ -60,7 +60,8 @@ class XLAShardedTensor(metaclass=_ShardedType):
 
     A call returns its argument, of a tensor on the CPU a copy on xla. `mesh_shape` and
     `partition_spec`, given or those that the tensor has, mark it, over its mesh where that has this
-    shape, else over all devices; `requires_grad` is set. Raises ValueError where one of the two is unknown.
+    shape, else over all devices; `requires_grad` is set. Raises ValueError where one of the
+    two is unknown.
     Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
     >>> import torch, spmd

@@ -9,7 +9,7 @@ import torch
 from ...core import Sharding, storage_of, syncs
 from ...tensors.annotate import mark_sharding, on_device
 from ...tensors.runtime import get_hlo, residence
-from .script_tools import getenv_as
+from .script_tools import check_env_flag
 from .sharding_spec import ShardingType
 
 Tensors = Sequence[torch.Tensor]
@@ -65,7 +65,7 @@ def _get_xla_tensors_hlo(tensors: Tensors) -> str:
     >>> "HloModule" in spmd.torch_xla.xlac._get_xla_tensors_hlo([torch.ones(2, device="xla") + 1])
     True
     """
-    if getenv_as("XLA_DUMP_POST_OPTIMIZATIONS", bool, False):
+    if check_env_flag("XLA_DUMP_POST_OPTIMIZATIONS"):
         return get_hlo(tensors)
     return syncs.stablehlo([on_device(tensor, "_get_xla_tensors_hlo") for tensor in tensors], "hlo")
 

@@ -1,4 +1,4 @@
-"""Attention over pages by PyTorch/XLA's names, against torch's on the CPU over the keys in order."""
+"""Attention over pages by PyTorch/XLA's names, against torch on the CPU over keys in order."""
 
 import importlib
 from collections.abc import Iterator
