@@ -239,7 +239,7 @@ class TestOneOwner:
             for line in code_lines(path)
             if "environ" in line or "getenv" in line
         }
-        # PyTorch/XLA's helpers read what a script names, and what hosts of TPUs set: no flag of ours.
+        # PyTorch/XLA's helpers read what a script names and what TPU hosts set: no flag of ours.
         assert readers == {
             "spmd.core.base.config",
             "spmd.names.torch_xla.script_tools",

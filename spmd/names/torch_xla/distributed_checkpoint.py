@@ -27,7 +27,7 @@ from torch.distributed.checkpoint._nested_dict import set_element
 from torch.distributed.checkpoint.utils import _DistWrapper
 from torch.utils._pytree import tree_map_only
 
-from ...core import annotations, guarded, processes, replaces, user_line
+from ...core import guarded, processes, replaces, user_line
 from ...jobs.checkpoint import CheckpointManager as StateManager
 from ...jobs.checkpoint.common_calls import Words
 from ...jobs.checkpoint.loading import matched_names
@@ -36,7 +36,7 @@ from ...jobs.launching import sealed_objects as objects
 from ...tensors.shards import Shard, begins, local_shards
 from .checkpoint_reader import FolderReader as FolderReader
 from .sharded_tensor import XLAShardedTensor
-from .sharding_spec import ShardingType, sharding_type
+from .sharding_spec import ShardingType
 
 _PIECE = 1 << 20  # characters of one word
 
@@ -154,10 +154,8 @@ def is_sharded_tensor(x: Any) -> bool:
     >>> is_sharded_tensor(torch.ones(8, device="xla"))
     False
     """
-    return (
-        isinstance(x, XLAShardedTensor)
-        and sharding_type(annotations.current_sharding(x), x.dim()) is not ShardingType.REPLICATED
-    )
+    kind = getattr(x, "sharding_type", None)
+    return isinstance(x, XLAShardedTensor) and kind is not ShardingType.REPLICATED
 
 
 @dataclass

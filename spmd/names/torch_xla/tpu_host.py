@@ -143,7 +143,7 @@ def task_id() -> int | None:
 
 def worker_id() -> int:
     """The number of this host in its slice. Raises OSError as `get_tpu_env`."""
-    return int(get_tpu_env()["WORKER_ID"])
+    return int(get_tpu_env()["WORKER_ID"] or 0)
 
 
 def build_tpu_env_from_vars() -> dict[str, str | None]:

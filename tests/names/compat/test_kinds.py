@@ -197,8 +197,8 @@ class TestNames:
 
     def test_ops_that_are_not_here(self) -> None:
         for name, hint in {
-            "mark_tensor": r"call a Pallas kernel by spmd\.call_jax",
-            "bgmv": "or torch's own op",
+            "mark_tensor": r"spmd\.call_jax\(jax\.lax\.composite",
+            "bgmv": r"call a Pallas kernel by spmd\.call_jax, or torch's own op",
             "quantized_matmul_int8": r"torch\._weight_int8pack_mm",
             "gmm_backward": "gmm, which has gradients",
         }.items():
