@@ -244,15 +244,15 @@ def mesh_within(mesh: spmd.Mesh, axis: str, size: int) -> spmd.Mesh:
     # The axis of the old name is the inner one: neighbours, which a fast network connects, gather
     # among themselves.
     name = f"{axis}_copies"
-    assert name not in mesh.axis_names, "a name of ours"
-    dim = mesh.axis_names.index(axis)
+    assert name not in mesh.axes, "a name of ours"
+    dim = mesh.axes.index(axis)
     shape = (
         *mesh.mesh_shape[:dim],
         mesh.mesh_shape[dim] // size,
         size,
         *mesh.mesh_shape[dim + 1 :],
     )
-    names = (*mesh.axis_names[:dim], name, *mesh.axis_names[dim:])
+    names = (*mesh.axes[:dim], name, *mesh.axes[dim:])
     return spmd.Mesh(mesh.device_ids, shape, names, target=mesh.target)
 
 
@@ -283,7 +283,7 @@ def axes_of(
     if isinstance(mesh, DeviceMesh | torch.distributed.DeviceMesh):
         view = DeviceMesh.of(mesh, caller)
         mesh, axes = view.root, _axes_of_dims(caller, view)
-        if not mesh.named:  # units look up sizes and dims by name
+        if not mesh.axis_names:  # units look up sizes and dims by name
             axes = ["replicate", "fsdp"][-view.ndim :]
             mesh = spmd.Mesh(mesh.device_ids, mesh.mesh_shape, axes, target=mesh.target)
         *replicas, shard_axis = axes
@@ -295,16 +295,11 @@ def axes_of(
             "mesh=spmd.Mesh(range(8), (8,), ...)"
         )
     # FSDP2's recipes name axes freely, such as "dp" or ("replicate", "shard"): the last one shards.
-    if (
-        shard_axis is None
-        and "fsdp" not in mesh.axis_names
-        and mesh.named
-        and len(mesh.axis_names) <= 2
-    ):
-        *replicas, shard_axis = mesh.axis_names
+    if shard_axis is None and "fsdp" not in mesh.axes and mesh.axis_names and len(mesh.axes) <= 2:
+        *replicas, shard_axis = mesh.axes
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
     shard_axis = shard_axis or "fsdp"
-    if extra_data_axis is None and shard_axis != "data" and "data" in mesh.axis_names:
+    if extra_data_axis is None and shard_axis != "data" and "data" in mesh.axes:
         extra_data_axis = "data"
     if extra_data_axis == shard_axis:
         raise ValueError(
@@ -315,14 +310,14 @@ def axes_of(
     # axes.
     batch_axes = {shard_axis} if extra_data_axis is None else {extra_data_axis, shard_axis}
     for axis in sorted(batch_axes):
-        if axis not in mesh.axis_names:
+        if axis not in mesh.axes:
             raise ValueError(
-                f"{caller}: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)}); "
+                f"{caller}: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axes)}); "
                 "name it by shard_axis"
             )
     # In the mesh's order, as a batch is marked over all of its axes: in another one devices would
     # swap their rows.
-    return mesh, shard_axis, tuple(axis for axis in mesh.axis_names if axis in batch_axes)
+    return mesh, shard_axis, tuple(axis for axis in mesh.axes if axis in batch_axes)
 
 
 def _axes_of_dims(caller: str, mesh: DeviceMesh) -> list[str]:

@@ -159,7 +159,7 @@ def _strategy(value: object, ours: Keywords) -> Keywords:
         return _STRATEGIES[name]
     mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
     replica_axes = (
-        [] if mesh is None else [mesh_axis for mesh_axis in mesh.axis_names if mesh_axis != axis]
+        [] if mesh is None else [mesh_axis for mesh_axis in mesh.axes if mesh_axis != axis]
     )
     if len(replica_axes) != 1:
         raise ValueError(

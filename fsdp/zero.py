@@ -83,7 +83,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             {},
         )
         self.mesh = mesh or get_global_mesh() or get_1d_mesh("fsdp")
-        names = self.mesh.axis_names
+        names = self.mesh.axes
         self.axis = axis or next((name for name in ("fsdp", "data") if name in names), names[0])
         if self.axis not in names:
             raise ValueError(
@@ -119,7 +119,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         """
         ranks = [state_dict] if isinstance(state_dict, dict) else [*state_dict]
         self.base_optimizer.load_state_dict(
-            _joined(ranks) if "base_state" in ranks[0] else ranks[0]
+            _joined(ranks) if "base_state" in ranks[0] and not ranks[0]["state"] else ranks[0]
         )
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
         self._shard_state()
@@ -144,6 +144,25 @@ class ZeroRedundancyOptimizer(Optimizer):
                         value, self.mesh, parameter_spec(value.shape, self.axis, size)
                     )
                     self._sharded[value] = True
+
+
+class XlaZeroRedundancyOptimizer(ZeroRedundancyOptimizer):
+    """`ZeroRedundancyOptimizer` as PyTorch/XLA's scripts read its state dict: "base_state" is the
+    state, "shape_info" the shapes of the parameters by index.
+
+    >>> import torch
+    >>> from fsdp.zero import XlaZeroRedundancyOptimizer
+    >>> layer = torch.nn.Linear(4, 2, device="xla")
+    >>> XlaZeroRedundancyOptimizer(layer.parameters(), torch.optim.SGD).state_dict()["shape_info"]
+    {0: torch.Size([2, 4]), 1: torch.Size([2])}
+    """
+
+    def state_dict(self) -> StateDict:
+        """The state dict of the optimizer without ZeRO, with two keys more."""
+        result = super().state_dict()
+        parameters = (one for group in self.param_groups for one in group["params"])
+        shapes = {index: parameter.shape for index, parameter in enumerate(parameters)}
+        return {**result, "base_state": result["state"], "shape_info": shapes}
 
 
 def _joined(ranks: Sequence[StateDict]) -> StateDict:

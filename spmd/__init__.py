@@ -3,6 +3,7 @@ program."""
 
 import typing
 
+from . import command_line as _command_line  # noqa: F401  # first: it answers a wrong command line
 from . import manual as manual
 from .core import AbstractError as AbstractError
 from .core import BodyError as BodyError

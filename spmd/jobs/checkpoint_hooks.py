@@ -7,6 +7,7 @@ sharding. torch's own module takes seconds to import; a caller of these methods 
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -35,18 +36,31 @@ def _chunk(offsets: Offsets, sizes: tuple[int, ...]) -> Any:
 def _create_write_items(tensor: XlaTensor, fqn: str, value: Any) -> list[Any]:
     """Returns the items that this process writes of a tensor: the first copy of each of its
     shards."""
-    planner, metadata = _torch("planner"), _torch("metadata")
     tensor.__dict__.pop(_LOADING, None)  # of a load that failed half way
     if not can_fill(tensor):
         return [_torch("planner_helpers")._create_write_item_for_tensor(fqn, tensor)]
-    properties = metadata.TensorProperties(dtype=tensor.dtype, requires_grad=tensor.requires_grad)
+    return write_items(fqn, tensor, tensor.size(), _first_copies(tensor))
+
+
+def write_items(
+    fqn: str,
+    values: torch.Tensor,
+    size: torch.Size,
+    chunks: Iterable[tuple[Offsets, tuple[int, ...]]],
+) -> list[Any]:
+    """Returns the items that write the chunks of a tensor, by their first index and sizes.
+
+    values: any tensor with its dtype. size: that of the whole.
+    """
+    planner, metadata = _torch("planner"), _torch("metadata")
+    properties = metadata.TensorProperties(dtype=values.dtype, requires_grad=values.requires_grad)
     return [
         planner.WriteItem(
             index=metadata.MetadataIndex(fqn, torch.Size(offsets)),
             type=planner.WriteItemType.SHARD,
-            tensor_data=planner.TensorWriteData(_chunk(offsets, sizes), properties, tensor.size()),
+            tensor_data=planner.TensorWriteData(_chunk(offsets, sizes), properties, size),
         )
-        for offsets, sizes in _first_copies(tensor)
+        for offsets, sizes in chunks
     ]
 
 

@@ -55,10 +55,10 @@ class use_sharding:
         over: str | None = None,
         dtype: torch.dtype | Sequence[torch.dtype | None] | None = None,
     ):
-        if over is not None and (partition_spec is not None or over not in mesh.axis_names):
+        if over is not None and (partition_spec is not None or over not in mesh.axes):
             raise ValueError(
                 f"use_sharding: expected over={over!r} to be an axis of the mesh "
-                f"({', '.join(mesh.axis_names)}), and no partition_spec with it"
+                f"({', '.join(mesh.axes)}), and no partition_spec with it"
             )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._dtypes = (

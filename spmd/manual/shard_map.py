@@ -116,9 +116,7 @@ def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | Non
     _check_tensors([("", tensor)], {})
     mesh = mesh or get_global_mesh() or _mesh_of([tensor])
     caller, name = "spmd.torch_xla.enable_manual_sharding", "the tensor"
-    cut = _cut(
-        mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", caller, divides=True
-    )
+    cut = _cut(mesh, mesh.axes, partition_spec, tensor, name, "the spec", caller, divides=True)
     return ManualStep.apply(tensor, mesh.sharding((), 0), cut, False)
 
 
@@ -150,7 +148,7 @@ def disable_manual_sharding(
                 f"{caller}: expected a shard that enable_manual_sharding returned, or a mesh"
             )
         mesh = _mesh_of_sharding(shard.mesh)
-    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, "the shard", "the spec", caller)
+    cut = _cut(mesh, mesh.axes, partition_spec, tensor, "the shard", "the spec", caller)
     counts = Boundary(cut).counts(mesh.sharding((), 0).mesh_axes())
     shape = [length * count for length, count in zip(tensor.shape, counts, strict=True)]
     if list(full_shape) != shape:
@@ -266,14 +264,14 @@ def _mesh_of_sharding(sharding: Sharding) -> Mesh:
 def _manual_axes(mesh: Mesh, axis_names: Any) -> tuple[str, ...]:
     """The manual axes in the mesh's order."""
     if axis_names is None:
-        return mesh.axis_names
+        return mesh.axes
     axes = (axis_names,) if isinstance(axis_names, (str, int)) else tuple(axis_names)
     if not axes:
         raise ValueError(
             "spmd.shard_map: axis_names is empty; leave it out to make all axes manual"
         )
     names = {mesh._axis(axis, PartitionSpec(axis), "spmd.shard_map: axis_names") for axis in axes}
-    return tuple(axis for axis in mesh.axis_names if axis in names)
+    return tuple(axis for axis in mesh.axes if axis in names)
 
 
 def _cut(

@@ -213,9 +213,9 @@ def unreduced(
     (torch.Size([1, 4, 2]), True)
     """
     for axis in (*batch_axes, *over):
-        if axis not in mesh.axis_names:
+        if axis not in mesh.axes:
             raise ValueError(
-                f"unreduced: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})"
+                f"unreduced: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axes)})"
             )
     if not over or not set(over) <= set(batch_axes):
         raise ValueError(

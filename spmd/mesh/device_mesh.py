@@ -78,8 +78,8 @@ class DeviceMesh(theirs.DeviceMesh):
             grid = np.asarray(mesh)
             mesh = Mesh(grid.reshape(-1), grid.shape, mesh_dim_names, target=target)
         self.root = mesh
-        self.dims = tuple((axis,) for axis in mesh.axis_names)
-        self.mesh_dim_names = mesh.axis_names if mesh.named else None
+        self.dims = tuple((axis,) for axis in mesh.axes)
+        self.mesh_dim_names = mesh.axis_names
         # the names given by `_flatten`, of all views of one root
         self._flat: dict[str, tuple[str, ...]] = {}
 
@@ -140,8 +140,8 @@ class DeviceMesh(theirs.DeviceMesh):
         """The ids of the devices; for a view of some dims, the devices at index 0 of all the
         others."""
         axes = [axis for dim in self.dims for axis in dim]
-        places = [self.root.axis_names.index(axis) for axis in axes]
-        free_axes = [i for i in range(len(self.root.axis_names)) if i not in places]
+        places = [self.root.axes.index(axis) for axis in axes]
+        free_axes = [i for i in range(len(self.root.axes)) if i not in places]
         ids = self.root.get_logical_mesh().transpose(*places, *free_axes).reshape(*self.shape, -1)
         return torch.tensor(ids[..., 0])
 
@@ -151,7 +151,7 @@ class DeviceMesh(theirs.DeviceMesh):
         return tuple(map(self._size, self.dims))
 
     def _size(self, axes: Iterable[str]) -> int:
-        return math.prod(self.root.mesh_shape[self.root.axis_names.index(axis)] for axis in axes)
+        return math.prod(self.root.mesh_shape[self.root.axes.index(axis)] for axis in axes)
 
     @property
     def ndim(self) -> int:
@@ -257,7 +257,7 @@ class DeviceMesh(theirs.DeviceMesh):
 
 def _dims_on(root: Mesh, sharding: Sharding | None, rank: int) -> list[Dim]:
     """The sharding of each dim, where it is given in axes of this mesh, else unsharded dims."""
-    grid = root.axis_names, root.device_ids, root.mesh_shape
+    grid = root.axes, root.device_ids, root.mesh_shape
     is_ours = (
         sharding is not None
         and (sharding.axis_names, sharding.device_ids, sharding.mesh_shape) == grid

@@ -55,7 +55,7 @@ class Mesh:
         device_ids: ids of the devices (`spmd.device_ids`: 0 to n-1 over all processes), row-major,
             each at most once; any subset of the devices, with several processes all of them.
         mesh_shape: the size of each axis; their product is the number of ids.
-        axis_names: a name per axis, all different; without names axes are addressed by index.
+        axis_names: a name per axis, all different; None: axes are addressed by index.
         target: devices that need not be present: a TPU slice such as "v5e:2x4", or "cpu:2048".
             Programs over such a mesh can be lowered and compiled; a run or an upload raises.
 
@@ -73,12 +73,13 @@ class Mesh:
     {'data': 1, 'model': 1}
     """
 
-    __slots__ = ("_shardings", "axis_names", "device_ids", "mesh_shape", "named", "target")
+    __slots__ = ("_shardings", "axes", "axis_names", "device_ids", "mesh_shape", "target")
 
     device_ids: DeviceIds
     mesh_shape: tuple[int, ...]
-    axis_names: tuple[str, ...]
-    named: bool
+    # by which specs name the axes: of an unnamed mesh "0", "1", ...
+    axes: tuple[str, ...]
+    axis_names: tuple[str, ...] | None
     target: str | None
     # of every spec that was checked against this mesh
     _shardings: dict[tuple[PartitionSpec, int], Sharding]
@@ -147,9 +148,9 @@ class Mesh:
         values: tuple[object, ...] = (
             {},
             names,
+            None if axis_names is None else names,
             DeviceIds(ids),
             shape,
-            axis_names is not None,
             target,
         )
         for name, value in zip(Mesh.__slots__, values, strict=True):
@@ -175,7 +176,7 @@ class Mesh:
     def shape(self) -> "AxisSizes":
         """Axis name (or index, where the mesh has no names) -> size: `mesh.shape["data"]` as in
         JAX, `mesh.shape()["data"]` as in PyTorch/XLA."""
-        keys: Iterable[str | int] = self.axis_names if self.named else range(len(self.mesh_shape))
+        keys: Iterable[str | int] = self.axis_names or range(len(self.mesh_shape))
         return AxisSizes(zip(keys, self.mesh_shape, strict=True))
 
     def get_logical_mesh(self) -> np.ndarray:
@@ -184,7 +185,7 @@ class Mesh:
 
     def get_axis_name_idx(self, name: str) -> int | None:
         """The index of an axis, or None."""
-        return self.axis_names.index(name) if name in self.axis_names else None
+        return self.axes.index(name) if name in self.axes else None
 
     def link(self, axis: str | int) -> str:
         """The kind of link between the devices along an axis: "ici" inside a slice, "dcn" between
@@ -193,16 +194,14 @@ class Mesh:
         An axis with both (see `HybridMesh`) is "dcn", the slower one. Raises ValueError for an axis
         that is not in the mesh.
         """
-        name = axis if axis in self.axis_names else self._axis(axis, PartitionSpec(axis), "link")
+        name = axis if axis in self.axes else self._axis(axis, PartitionSpec(axis), "link")
         where = np.array(topology.slices(self.target))[self.get_logical_mesh()]
-        rows = np.moveaxis(where, self.axis_names.index(name), 0)
+        rows = np.moveaxis(where, self.axes.index(name), 0)
         return "dcn" if (rows != rows[:1]).any() else "ici"
 
     def get_jax_mesh(self) -> jax.sharding.Mesh:
         """The same mesh as a `jax.sharding.Mesh`."""
-        mesh = Sharding.of(
-            self.device_ids, self.mesh_shape, self.axis_names, target=self.target
-        ).jax.mesh
+        mesh = Sharding.of(self.device_ids, self.mesh_shape, self.axes, target=self.target).jax.mesh
         assert isinstance(mesh, jax.sharding.Mesh), "the mesh of a Sharding has devices"
         return mesh
 
@@ -258,16 +257,16 @@ class Mesh:
             placements = (
                 [partition_spec] if isinstance(partition_spec, Placement) else partition_spec
             )
-            spec = spec_of(placements, rank, self.axis_names, self.mesh_shape, caller)
+            spec = spec_of(placements, rank, self.axes, self.mesh_shape, caller)
         else:
-            spec = _spec(partition_spec, rank, caller, self.axis_names)
+            spec = _spec(partition_spec, rank, caller, self.axes)
         sharding = self._shardings.get((spec, rank))
         if sharding is None:
             sharding = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
         return sharding
 
     def _of_text(self, spec: str, rank: int, caller: str) -> Sharding:
-        whole = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
+        whole = Sharding.of(self.device_ids, self.mesh_shape, self.axes, target=self.target)
         text, open_dims = sharding_text.open_dims(spec)
         if open_dims and max(open_dims) >= rank:
             raise ValueError(
@@ -307,26 +306,26 @@ class Mesh:
                 used[name] = name
             dims.append(Dim(names))
         return Sharding.of(
-            self.device_ids, self.mesh_shape, self.axis_names, Spec(tuple(dims)), target=self.target
+            self.device_ids, self.mesh_shape, self.axes, Spec(tuple(dims)), target=self.target
         )
 
     def _axis(self, axis: Axis, spec: PartitionSpec, caller: str) -> str:
         if isinstance(axis, int):
-            if 0 <= axis < len(self.axis_names):
-                return self.axis_names[axis]
+            if 0 <= axis < len(self.axes):
+                return self.axes[axis]
             raise ValueError(
                 f"{caller}: axis {axis} of {spec!r} is not in the mesh, which has axes 0 to "
-                f"{len(self.axis_names) - 1}\n" + _point_at(spec, axis)
+                f"{len(self.axes) - 1}\n" + _point_at(spec, axis)
             )
-        if axis in self.axis_names:
+        if axis in self.axes:
             return axis
         raise ValueError(
             (
                 f"{caller}: axis {axis!r} of {spec!r} is not in the mesh (axes: "
-                f"{listed(self.axis_names)}).\n"
+                f"{listed(self.axes)}).\n"
             )
             + _point_at(spec, axis)
-            + did_you_mean(axis, self.axis_names, "  {}")
+            + did_you_mean(axis, self.axes, "  {}")
         )
 
     def __eq__(self, other: object) -> bool:
@@ -338,24 +337,25 @@ class Mesh:
         return hash(self._parts())
 
     def _parts(self) -> tuple[Any, ...]:
-        return self.device_ids, self.mesh_shape, self.axis_names, self.target
+        return self.device_ids, self.mesh_shape, self.axes, self.target
 
     def __repr__(self) -> str:
-        names = f", {self.axis_names}" if self.named else ""
+        names = f", {self.axis_names}" if self.axis_names else ""
         target = "" if self.target is None else f", target={self.target!r}"
         return f"{type(self).__name__}({list(self.device_ids)}, {self.mesh_shape}{names}{target})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = self.axis_names if self.named else None
         attributes = getattr(self, "__dict__", None)  # of a subclass
         return (
             _remade,
-            (type(self), tuple(self.device_ids), self.mesh_shape, names, self.target),
+            (type(self), tuple(self.device_ids), self.mesh_shape, self.axis_names, self.target),
             attributes or None,
         )
 
 
-constant_of_graphs(Mesh, "device_ids", "mesh_shape", "axis_names", "size", "shape", "sharding")
+constant_of_graphs(
+    Mesh, "device_ids", "mesh_shape", "axes", "axis_names", "size", "shape", "sharding"
+)
 
 
 def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:

@@ -81,7 +81,7 @@ def apply(
         arrived.mark(modules[path])
     if rules.checkpoint:
         _checkpoint(rules.checkpoint, modules)
-    if rules.units is not None and (not stage or rules.units.shard_axis in mesh.axis_names):
+    if rules.units is not None and (not stage or rules.units.shard_axis in mesh.axes):
         _gather(rules, model, mesh, how, specs)
     elif any(isinstance(tensor, XlaTensor) for _, tensor in _tensors_of(model)):
         moved(model)  # modules that shard their parameters further do so again
@@ -114,10 +114,10 @@ def _stage(rules: Table, mesh: Mesh) -> tuple[str, ...]:
     units = rules.units
     if units is None or units.stages is None:
         return ()
-    if units.stages not in mesh.axis_names:
+    if units.stages not in mesh.axes:
         raise ValueError(
             f"ShardingRules: stages={units.stages!r} is not in the mesh (axes: "
-            f"{', '.join(mesh.axis_names)}){did_you_mean(units.stages, mesh.axis_names)}"
+            f"{', '.join(mesh.axes)}){did_you_mean(units.stages, mesh.axes)}"
         )
     if units.micro_batches is not None:
         config.micro_batches = units.micro_batches

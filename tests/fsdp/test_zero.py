@@ -12,6 +12,7 @@ from torch import nn
 import fsdp
 import spmd
 import spmd.torch_xla  # tensors get its attributes, such as partition_spec
+from fsdp.zero import XlaZeroRedundancyOptimizer
 
 AdamW = torch.optim.AdamW
 
@@ -118,6 +119,23 @@ class TestStep:
                 check(value, whole["state"][index][name])
         weight = next(model.parameters())
         assert zero.state[weight]["exp_avg"].partition_spec == ("fsdp", None)
+
+    def test_keys_of_pytorch_xla(self, mesh8: spmd.Mesh) -> None:
+        """In the drop-in base_state and shape_info stand beside the state, which is loaded."""
+        _, model = models()
+        zero = XlaZeroRedundancyOptimizer(model.parameters(), AdamW, mesh=mesh8)
+        model(torch.randn(16, 16).to("xla")).sum().backward()
+        zero.step()
+        state = zero.state_dict()
+        assert state["base_state"] is state["state"] and len(state["base_state"]) == len(
+            state["shape_info"]
+        )
+        assert state["shape_info"][0] == next(model.parameters()).shape
+        _, new = models()
+        other = XlaZeroRedundancyOptimizer(new.parameters(), AdamW, mesh=mesh8)
+        other.load_state_dict(state)
+        for index, values in other.state_dict()["base_state"].items():
+            check(values["exp_avg"], state["state"][index]["exp_avg"].cpu())
 
     def test_closure(self, mesh8: spmd.Mesh) -> None:
         weight = torch.ones(8, device="xla", requires_grad=True)

@@ -136,6 +136,9 @@ class TestAxisNames:
 
     def test_without_names(self) -> None:
         mesh = Mesh(range(8), (2, 4))
+        assert mesh.axis_names is None and mesh.axes == ("0", "1")
+        assert mesh == Mesh(range(8), (2, 4), mesh.axes) and eval(repr(mesh)).axis_names is None
+        assert pickle.loads(pickle.dumps(mesh)).axis_names is None
         assert mesh.shape() == OrderedDict([(0, 2), (1, 4)])
         assert mesh.sharding((1, 0), 2) is mesh.sharding(P(1, 0), 2)
         assert mesh.sharding(((0, 1), None), 2).text(2) == "{devices=[8,1]0,1,2,3,4,5,6,7}"

@@ -330,13 +330,13 @@ def is_known_to_libtpu(option: str) -> bool:
 def prepare_libtpu(*, has_tpu: bool) -> None:
     """Keeps libtpu, where there is no TPU, from querying the network for a TPU and from taking
     libtpu's lock; the user's variables stay."""
-    for name, value in _WITHOUT_TPU.items() if not has_tpu else ():
+    for name, value in WITHOUT_TPU.items() if not has_tpu else ():
         os.environ.setdefault(name, value)
 
 
 # libtpu queries the network for the last three: without them it writes errors, though a slice that
 # is only described has no use for them.
-_WITHOUT_TPU = {
+WITHOUT_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",

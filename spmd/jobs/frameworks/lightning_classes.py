@@ -244,7 +244,7 @@ def complete_fabric(connector: Any) -> None:
 class FabricStrategy(DataParallelStrategy):
     def process_dataloader(self, dataloader: Iterable[Any]) -> MpDeviceLoader:
         mesh = self._mesh()
-        spec = ShardingSpec(mesh, (tuple(self.data_axes or mesh.axis_names),))
+        spec = ShardingSpec(mesh, (tuple(self.data_axes or mesh.axes),))
         return MpDeviceLoader(dataloader, DEVICE, input_sharding=spec)
 
     def _convert_stateful_objects_in_state(self, *args: Any, **how: Any) -> Any:
@@ -287,7 +287,7 @@ class TrainerStrategy(DataParallelStrategy):
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
         batch = super().batch_to_device(batch, device, dataloader_idx)
         if self.mesh is not None:
-            shard_batch("Trainer", batch, self.mesh, tuple(self.data_axes or self.mesh.axis_names))
+            shard_batch("Trainer", batch, self.mesh, tuple(self.data_axes or self.mesh.axes))
         return batch
 
     def validation_step(self, *args: Any, **how: Any) -> Any:

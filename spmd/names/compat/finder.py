@@ -23,7 +23,7 @@ from typing import Any
 
 from ...mesh.hints import did_you_mean
 from . import defaults
-from .torch_xla_names import HINTS, NAMES, VERSION, Row
+from .torch_xla_names import HINTS, IMPORTS, MODULES, NAMES, VERSION, Row
 
 ROOT = "torch_xla"
 _ROOT = str(Path(__file__).resolve().parents[3])  # the folder of the packages spmd and fsdp
@@ -280,8 +280,14 @@ class _Finder(DistributionFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         names = [*NAMES.get(module.__name__, ()), *_children(module.__name__)]
         module.__dict__["__all__"] = [name for name in names if not name.startswith("_")]
-        if module.__name__ == f"{ROOT}.debug.metrics":
-            resolve("spmd.torch_xla.execution_time:begin")()
+        for path in IMPORTS.get(module.__name__, ()):
+            value = resolve(path)
+            if callable(value):
+                value()
+        if module.__name__ in MODULES:
+            here = resolve(f"{MODULES[module.__name__]}:")
+            here.__dict__["__getattr__"] = module.__getattr__
+            sys.modules[module.__name__] = here
         if module.__name__ == ROOT:
             module.__dict__["__version__"] = VERSION
 

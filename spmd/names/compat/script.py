@@ -12,18 +12,6 @@ from typing import Any
 
 from .finder import install, preload
 
-_WITH_VALUE = ("--devices", "--processes", "--logs", "--target")
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits arguments behind a script's name (or `-m` and a module's): the library's, the
-    script's."""
-    count = 0
-    while count < len(arguments) and arguments[count].startswith("-") and arguments[count] != "-m":
-        count += 2 if arguments[count] in _WITH_VALUE else 1
-    count += 2 if arguments[count : count + 1] == ["-m"] else 1
-    return [*arguments[:count]], [*arguments[count:]]
-
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool = False) -> int:
     """Runs a script, or a module, as `__main__` and returns the exit status; `import torch_xla` is

@@ -32,6 +32,10 @@ class Row:
 
 # By module, name -> row.
 NAMES: dict[str, dict[str, Row]] = {}
+# By module, the module here that it is itself, so that what a script replaces in it acts.
+MODULES: dict[str, str] = {}
+# By module, what its import brings along: modules, and functions that are called.
+IMPORTS: dict[str, list[str]] = {}
 # By name, "*" for all names of a module: what serves instead.
 HINTS: dict[str, str] = {}
 
@@ -41,10 +45,14 @@ def _read(text: str) -> None:
     module = ""
     for line in text.splitlines():
         if line.startswith("["):
-            module = line[1:-1]
+            module, _, place = line[1:].partition("]")
             NAMES[module] = {}
+            if place:
+                MODULES[module] = _path(place.strip())
         elif line.startswith("="):
             NAMES[module].update(NAMES[line[2:]])
+        elif line.startswith("+"):
+            IMPORTS[module] = [_path(path) for path in line[2:].split()]
         elif line and line[0] != "#":
             names, sign, right = re.split(" (:|==?) ", line, maxsplit=1)
             names, bracket, parameters = names.removesuffix(")").partition("(")
@@ -59,7 +67,7 @@ def _row(name: str, sign: str, right: str, parameters: str | None) -> Row:
     if sign == "==":
         return Row("", name if right == "name" else ast.literal_eval(right), {}, {}, parameters)
     path, *pairs = right.split()
-    path = f"spmd.torch_xla{path}" if path.startswith(".") else path
+    path = _path(path)
     ours = dict(pair.split("=") for pair in pairs if "==" not in pair)
     defaults = {
         key: ast.literal_eval(value)
@@ -67,6 +75,10 @@ def _row(name: str, sign: str, right: str, parameters: str | None) -> Row:
         if value
     }
     return Row(path if ":" in path else f"{path}:{name}", None, ours, defaults, parameters)
+
+
+def _path(path: str) -> str:
+    return f"spmd.torch_xla{path}" if path.startswith(".") else path
 
 
 _read(Path(__file__).with_name("torch_xla.txt").read_text())

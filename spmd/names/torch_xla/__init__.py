@@ -30,11 +30,13 @@ from . import custom_kernel as custom_kernel
 from . import device_replicas as device_replicas
 from . import execution_time as execution_time
 from . import one_process as one_process
+from . import paged_attention as paged_attention
 from . import parallel_loader as parallel_loader
 from . import purity as purity
 from . import sample_data as sample_data
 from . import script_tools as script_tools
 from . import syncfree as syncfree
+from . import tpu_host as tpu_host
 from . import training_log as training_log
 from . import xla_collectives as xla_collectives
 from . import xla_loops as xla_loops

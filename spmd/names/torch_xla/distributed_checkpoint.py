@@ -11,6 +11,7 @@ import itertools
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,18 @@ from torch.distributed.checkpoint import (
 )
 from torch.distributed.checkpoint._nested_dict import set_element
 from torch.distributed.checkpoint.utils import _DistWrapper
+from torch.utils._pytree import tree_map_only
 
 from ...core import guarded, processes, replaces, user_line
 from ...jobs.checkpoint import CheckpointManager as StateManager
 from ...jobs.checkpoint.common_calls import Words
 from ...jobs.checkpoint.loading import matched_names
+from ...jobs.checkpoint_hooks import write_items
 from ...jobs.launching import sealed_objects as objects
+from ...tensors.shards import Shard, begins, local_shards
 from .checkpoint_reader import FolderReader as FolderReader
+from .sharded_tensor import XLAShardedTensor
+from .sharding_spec import ShardingType
 
 _PIECE = 1 << 20  # characters of one word
 
@@ -140,14 +146,85 @@ for _module, _name in (
     )
 
 
+def is_sharded_tensor(x: Any) -> bool:
+    """True for a tensor whose devices have different parts of it.
+
+    >>> import torch
+    >>> from spmd.torch_xla.distributed_checkpoint import is_sharded_tensor
+    >>> is_sharded_tensor(torch.ones(8, device="xla"))
+    False
+    """
+    kind = getattr(x, "sharding_type", None)
+    return isinstance(x, XLAShardedTensor) and kind is not ShardingType.REPLICATED
+
+
+@dataclass
+class CpuShards:
+    """The shards of a tensor on the CPU, which `SPMDSavePlanner` writes as it writes the tensor.
+
+    shards: one of each place, of this process's devices. global_shape: of the tensor.
+    """
+
+    shards: list[Shard]
+    global_shape: torch.Size
+
+    def __create_write_items__(self, fqn: str, value: Any) -> list[Any]:
+        """Called by torch for what to write."""
+        chunks = [(begins(one.indices), tuple(one.unpadded_data.shape)) for one in self.shards]
+        return write_items(fqn, self.shards[0].data, self.global_shape, chunks)
+
+    def at(self, offset: torch.Size) -> torch.Tensor:
+        """The shard that begins at an index."""
+        return next(one.unpadded_data for one in self.shards if begins(one.indices) == (*offset,))
+
+
+def sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a state dict on the CPU: sharded tensors as `CpuShards`, so that no process holds
+    all of one. Source: `_sharded_cpu_state_dict` of
+    `torch_xla.experimental.distributed_checkpoint._helpers`.
+
+    >>> import torch
+    >>> from spmd.torch_xla.distributed_checkpoint import sharded_cpu_state_dict
+    >>> sharded_cpu_state_dict({"x": torch.ones(2, device="xla")})
+    {'x': tensor([1., 1.])}
+    """
+
+    def on_cpu(tensor: torch.Tensor) -> Any:
+        if not is_sharded_tensor(tensor):
+            return tensor.detach().cpu()
+        first = {begins(shard.indices): shard for shard in local_shards(tensor)}
+        shards = [one for one in first.values() if one.unpadded_data.numel()]
+        return CpuShards(shards, tensor.shape)
+
+    result: dict[str, Any] = tree_map_only(torch.Tensor, on_cpu, state_dict)
+    return result
+
+
 class _OfSeveral:
     """A planner that silences torch's warning that it takes this process for the only one, where it
     is not."""
+
+    state_dict: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if _is_needed():
             warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+
+    @property
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """The tensors of the flat state dict whose devices have different parts of them."""
+        return {
+            name: value
+            for name, value in self.state_dict.items()
+            if isinstance(value, CpuShards) or is_sharded_tensor(value)
+        }
+
+    @property
+    def unsharded_state_dict(self) -> dict[str, Any]:
+        """The other values of the flat state dict."""
+        sharded = self.sharded_state_dict
+        return {name: value for name, value in self.state_dict.items() if name not in sharded}
 
 
 class SPMDSavePlanner(_OfSeveral, DefaultSavePlanner):
@@ -170,6 +247,13 @@ class SPMDSavePlanner(_OfSeveral, DefaultSavePlanner):
     >>> y["x"].sum().item()
     28.0
     """
+
+    def lookup_object(self, index: Any) -> Any:
+        """Called by torch in each process: the value that an item writes."""
+        value = self.state_dict[index.fqn]
+        if isinstance(value, CpuShards):
+            return value.at(index.offset)
+        return super().lookup_object(index)
 
 
 class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):

@@ -1,17 +1,27 @@
 """PyTorch/XLA's sharded tensor without a wrapper: every tensor on xla has its attributes and
 methods."""
 
-from collections.abc import Callable
+import functools
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ...core import Sharding, XlaTensor, annotations, ends_at_user_line, storage_of, view_of
+from ...core import (
+    Sharding,
+    XlaTensor,
+    annotations,
+    ends_at_user_line,
+    hardware,
+    storage_of,
+    view_of,
+)
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.hints import did_you_mean
 from ...mesh.mesh import Mesh
 from ...mesh.placements import are_placements, placements_of
-from ...tensors.annotate import on_device, reshard
+from ...tensors.annotate import mark_sharding, on_device, reshard
 from ...tensors.shards import Shard, load_local_shards_, local_shards
 from .sharding_spec import ShardingType, sharding_type
 
@@ -48,8 +58,10 @@ class XLAShardedTensor(metaclass=_ShardedType):
         placements=None): see
         `spmd.reshard`.
 
-    A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and
-    change nothing; `requires_grad` is set.
+    A call returns its argument, of a tensor on the CPU a copy on xla. `mesh_shape` and
+    `partition_spec`, given or those that the tensor has, mark it, over its mesh where that has this
+    shape, else over all devices; `requires_grad` is set. Raises ValueError where one of the
+    two is unknown.
     Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
     >>> import torch, spmd
@@ -79,8 +91,30 @@ class XLAShardedTensor(metaclass=_ShardedType):
             raise TypeError(
                 f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}"
             )
+        if isinstance(elem, torch.Tensor) and elem.device.type == "cpu":
+            elem = elem.to("xla")
         on_device(elem, "XLAShardedTensor")
+        if mesh_shape is not None or partition_spec is not None:
+            _mark(elem, mesh_shape, partition_spec)
         return elem if requires_grad is None else elem.requires_grad_(requires_grad)
+
+
+def _mark(
+    tensor: Any, mesh_shape: Sequence[int] | None, partition_spec: Sequence[Any] | None
+) -> None:
+    shape = tensor.mesh_shape if mesh_shape is None else tuple(mesh_shape)
+    spec = tensor.partition_spec if partition_spec is None else partition_spec
+    if shape is None or spec is None:
+        raise ValueError(
+            f"XLAShardedTensor: expected mesh_shape and partition_spec, got {mesh_shape} and "
+            f"{partition_spec}, and the tensor has no sharding"
+        )
+    sharding = annotations.current_sharding(tensor)
+    if sharding is not None and sharding.mesh_shape == shape:  # whose axes may have names
+        mesh = _device_mesh(sharding, tensor.dim()).root
+    else:
+        mesh = Mesh(range(len(hardware.devices())), shape)
+    mark_sharding(tensor, mesh, spec)
 
 
 @ends_at_user_line
@@ -99,8 +133,8 @@ def wrap_if_sharded(x: Any) -> Any:
 def wrap_as_sharded_tensor(
     t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any
 ) -> torch.Tensor:
-    """The tensor itself, as `wrap_if_sharded`. Raises TypeError for one that is not on xla and for
-    keywords that are not PyTorch/XLA's.
+    """`XLAShardedTensor(t, mesh_shape, partition_spec)`: the tensor itself, marked where these are
+    given. Raises TypeError for keywords that are not PyTorch/XLA's.
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla")
@@ -190,6 +224,27 @@ def _device_mesh(sharding: Sharding, rank: int) -> DeviceMesh:
     )
 
 
+@functools.lru_cache(maxsize=256)
+def _dtensor_spec(sharding: Sharding, *of_tensor: Any) -> Any:
+    # a second of imports
+    types: Any = importlib.import_module("torch.distributed.tensor._dtensor_spec")
+    meta = types.TensorMeta(*of_tensor)
+    rank = len(meta.shape)
+    placements = placements_of(sharding, rank)
+    return types.DTensorSpec(_device_mesh(sharding, rank), placements, tensor_meta=meta)
+
+
+def _spec(tensor: XlaTensor) -> Any:
+    """DTensor's `_spec`, one object as long as sharding and layout are equal."""
+    sharding = annotations.current_sharding(tensor)
+    if sharding is None:
+        raise ValueError(
+            "_spec: the tensor has no sharding yet; spmd.mark_sharding annotates it, or "
+            "spmd.sync() computes it"
+        )
+    return _dtensor_spec(sharding, tensor.shape, tensor.stride(), tensor.dtype)
+
+
 # Attributes of the class of all tensors on xla, so that no second class is between a tensor and its
 # graph.
 for _name, _attribute in {
@@ -200,6 +255,8 @@ for _name, _attribute in {
     "sharding_spec": of_sharding(Sharding.text, ""),
     "sharding_type": of_sharding(sharding_type),
     "placements": of_sharding(placements_of),
+    "_spec": property(_spec),
+    "_cached_spec": property(_spec),
     "device_mesh": of_sharding(_device_mesh),
     "load_local_shards_": load_local_shards_,
     "reshard": reshard,

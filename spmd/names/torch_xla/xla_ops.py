@@ -17,6 +17,7 @@ from ...mesh.mesh import Mesh
 from ...tensors.annotate import mark_sharding, mark_sharding_with_gradients, on_device
 from ...tensors.memory import place_to_device, place_to_host
 from .custom_kernel import flash_attention, gmm, tgmm
+from .paged_attention import multi_queries_paged_attention, paged_attention, ragged_paged_attention
 
 XLA_LIB = torch.library.Library("xla", "FRAGMENT")
 
@@ -56,6 +57,19 @@ for _schema, _function in {
     (
         "tgmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None) -> Tensor"
     ): lambda *args: tgmm(*args[:3]),
+    # block sizes have no meaning here
+    "paged_attention(Tensor q, Tensor k_pages, Tensor v_pages, Tensor lengths, Tensor "
+    "page_indices, int pages_per_compute_block, str? megacore_mode=None, float? "
+    "attn_logits_soft_cap=None) -> Tensor": lambda *args: paged_attention(*args[:5], *args[7:]),
+    "multi_queries_paged_attention(Tensor q, Tensor k_pages, Tensor v_pages, Tensor lengths, "
+    "Tensor page_indices, Tensor effective_q_lens, int num_kv_pages_per_compute_block, int "
+    "num_queries_per_compute_block, bool use_kernel=True, float? attn_logits_soft_cap=None) -> "
+    "Tensor": lambda *args: multi_queries_paged_attention(*args[:6], *args[9:]),
+    "ragged_paged_attention(Tensor q, Tensor kv_pages, Tensor kv_lens, Tensor page_indices, Tensor "
+    "cu_q_lens, Tensor num_seqs, float sm_scale=1, int? sliding_window=None, float? soft_cap=None, "
+    "float? mask_value=None, float? k_scale=None, float? v_scale=None, bool use_kernel=True, int? "
+    "num_kv_pages_per_block=None, int? num_queries_per_block=None, int? vmem_limit_bytes=None) -> "
+    "Tensor": lambda *args: ragged_paged_attention(*args[:12]),
     "place_to_host(Tensor t) -> Tensor": place_to_host,
     "place_to_device(Tensor t) -> Tensor": place_to_device,
     (

@@ -137,28 +137,6 @@ def get_master_ip() -> str:
     return socket.gethostbyname(socket.gethostname())
 
 
-def available_tpus() -> int:
-    """The number of physical TPU devices of this process. Source:
-    `torch_xla._internal.tpu.num_available_devices`.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.available_tpus()
-    0
-    """
-    return addressable_runtime_device_count() if device_type() == "TPU" else 0
-
-
-def cores_per_chip() -> int:
-    """The number of devices of this process on a chip: 2 of TPU v2 and v3, else 1. Source:
-    `torch_xla._internal.tpu.num_logical_cores_per_chip`.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.cores_per_chip()
-    1
-    """
-    return 1 + max(getattr(device, "core_on_chip", 0) for device in hardware.devices())
-
-
 def set_mat_mul_precision(precision: str) -> None:
     """Sets torch's float32 precision: "highest", "high" or "default" ("medium" of
     `torch.set_float32_matmul_precision`). Source: `torch_xla.backends.set_mat_mul_precision`.

@@ -8,7 +8,8 @@ import torch
 
 from ...core import Sharding, storage_of, syncs
 from ...tensors.annotate import mark_sharding, on_device
-from ...tensors.runtime import residence
+from ...tensors.runtime import get_hlo, residence
+from .script_tools import check_env_flag
 from .sharding_spec import ShardingType
 
 Tensors = Sequence[torch.Tensor]
@@ -58,12 +59,14 @@ def _xla_mark_sharding(tensor: torch.Tensor, sharding: Sharding) -> None:
 def _get_xla_tensors_hlo(tensors: Tensors) -> str:
     """The HLO of these values with its sharding attributes, before XLA's passes; nothing runs.
 
-    `spmd.get_hlo` has it after them: one device's program.
+    With XLA_DUMP_POST_OPTIMIZATIONS=1 that of `spmd.get_hlo`, after them: one device's program.
 
     >>> import torch, spmd
     >>> "HloModule" in spmd.torch_xla.xlac._get_xla_tensors_hlo([torch.ones(2, device="xla") + 1])
     True
     """
+    if check_env_flag("XLA_DUMP_POST_OPTIMIZATIONS"):
+        return get_hlo(tensors)
     return syncs.stablehlo([on_device(tensor, "_get_xla_tensors_hlo") for tensor in tensors], "hlo")
 
 

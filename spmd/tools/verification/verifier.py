@@ -145,7 +145,7 @@ def _layouts(meshes: Sequence[Mesh], rules: Sequence[ShardingRules]) -> list[Lay
 
 def _one_device(layouts: Sequence[Layout]) -> Layout:
     """A mesh of one device with the axes of all meshes."""
-    if not all(layout.mesh.named for layout in layouts):
+    if not all(layout.mesh.axis_names for layout in layouts):
         most = max(len(layout.mesh.mesh_shape) for layout in layouts)
         return Layout(Mesh([0], (1,) * most))
     axes = dict.fromkeys(str(axis) for layout in layouts for axis in layout.mesh.shape())

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import spmd
+from spmd.names.torch_xla import distributed_checkpoint as checkpoint
 
 # it says so of a single process
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -189,3 +190,24 @@ class TestLoaded:
             torch.equal(layer.weight.detach().cpu(), before)
             and spmd.metrics.num_compiles() == compiled
         )
+
+
+class TestShardsOnTheCpu:
+    """A state dict of PyTorch/XLA's `_sharded_cpu_state_dict`: chunks of shards, not of tensors."""
+
+    @pytest.mark.parametrize("layout", ["8", "2x4 joined", "4"])
+    def test_saved(self, layout: str, tmp_path: Path) -> None:
+        source = torch.arange(7 * 8.0).view(7, 8)
+        state = {"x": resharded(source.to("xla"), layout), "model": {"y": torch.ones(3).to("xla")}}
+        on_cpu = checkpoint.sharded_cpu_state_dict(state)
+        assert isinstance(on_cpu["x"], checkpoint.CpuShards)
+        assert on_cpu["model"]["y"].device.type == "cpu"
+        assert sum(one.unpadded_data.numel() for one in on_cpu["x"].shards) == source.numel()
+        state["x"].zero_()
+        planner = checkpoint.SPMDSavePlanner()
+        dcp.save(on_cpu, checkpoint_id=tmp_path, planner=planner, no_dist=True)
+        assert [*planner.sharded_state_dict] == ["x"]
+        assert [*planner.unsharded_state_dict] == ["model.y"]
+        target = {"x": resharded(torch.zeros(7, 8).to("xla"), "8 columns")}
+        dcp.load(target, checkpoint_id=tmp_path, planner=checkpoint.SPMDLoadPlanner(), no_dist=True)
+        assert torch.equal(target["x"].cpu(), source)

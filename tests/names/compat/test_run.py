@@ -10,7 +10,7 @@ import pytest
 from support import ROOT, own_environment
 
 from spmd import __main__ as shell
-from spmd.names.compat.script import split
+from spmd.command_line import split
 
 # what pip makes `spmd-run` of
 CONSOLE = "import sys; from spmd.__main__ import run; sys.exit(run())"
@@ -151,3 +151,26 @@ class TestArguments:
             in text
         )
         assert "python -m spmd run --devices 8 train.py" in text
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (["-m", "spmd", "--bad-flag"], "unrecognized arguments: --bad-flag"),
+            (["-m", "spmd", "plan", "--nonsense"], "unrecognized arguments: --nonsense"),
+            (["-mspmd", "suggest"], "spmd.suggest is a function: call it in Python"),
+            (["spmd-run", "--device", "8", "train.py"], "spmd-run: error: unrecognized"),
+        ],
+    )
+    def test_answered_before_torch_is_imported(
+        self, given: list[str], said: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "spmd-run").write_text(CONSOLE)
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", *given],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=own_environment() | PLACE,
+        )
+        assert done.returncode == 2 and said in done.stderr
+        assert not {"torch", "jax", "numpy"} & {*done.stderr.split()}

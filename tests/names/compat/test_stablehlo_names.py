@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 import torch
 from support import check
@@ -46,3 +47,20 @@ class TestStablehlo:
         check(loaded(torch.ones(5, 4, device="xla")), model(torch.ones(5, 4)))
         with pytest.raises(NotImplementedError, match=r"save_weights=False"):
             stablehlo.StableHLOExportOptions(save_weights=False)
+
+    def test_composites(self) -> None:
+        """Marks on tensors are refused with what makes a composite."""
+        attend = jax.lax.composite(lambda q, k, *, scale: jax.nn.softmax(scale * q @ k.T), "my.op")
+
+        def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            return spmd.call_jax(attend, q, k, scale=0.25)
+
+        q, k = torch.randn(4, 8), torch.randn(6, 8)
+        x, y = q.to("xla"), k.to("xla")
+        for text in (spmd.export(scores, (x, y)).stablehlo(), spmd.get_stablehlo([scores(x, y)])):
+            assert text.count('stablehlo.composite "my.op"') == 1
+            assert "composite_attributes = {scale = 2.500000e-01" in text
+        check(scores(x, y), (0.25 * q @ k.T).softmax(-1))
+        from_theirs = importlib.import_module("torch_xla.experimental.mark_pattern_utils")
+        with pytest.raises(AttributeError, match=r"spmd\.call_jax\(jax\.lax\.composite"):
+            from_theirs.StableHLOCompositeBuilder("my.op")

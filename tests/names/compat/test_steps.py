@@ -133,6 +133,12 @@ class TestXlac:
         assert text.startswith("HloModule")
         assert "devices=[8]" in text if spmd.config.partitioner == "gspmd" else "fsdp" in text
 
+    def test_hlo_after_the_passes(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+        x = spmd.mark_sharding(torch.ones(2, 8).to("xla"), mesh8, (None, "fsdp"))
+        assert "all-reduce" not in xlac._get_xla_tensors_hlo([x.sum()])
+        monkeypatch.setenv("XLA_DUMP_POST_OPTIMIZATIONS", "1")
+        assert "all-reduce" in xlac._get_xla_tensors_hlo([x.sum()])
+
 
 class TestDebugging:
     """What is printed and compared of a tensor and its graph; callbacks."""

@@ -42,17 +42,14 @@ class TestInstance:
         y = x * 2
         for wrapped in (
             spmd.torch_xla.wrap_if_sharded(y),
-            spmd.torch_xla.wrap_as_sharded_tensor(y, mesh8.mesh_shape, ("fsdp",)),
+            spmd.torch_xla.wrap_as_sharded_tensor(y),
             spmd.torch_xla.unwrap_sharded_tensor(y),
             XLAShardedTensor(y),
             y.global_tensor,
         ):
             assert wrapped is y
         assert spmd.torch_xla.wrap_if_sharded([1]) == [1]
-        with pytest.raises(
-            TypeError, match="XLAShardedTensor: expected a tensor on xla, got one on cpu"
-        ):
-            spmd.torch_xla.wrap_as_sharded_tensor(torch.ones(2))
+        assert spmd.torch_xla.wrap_as_sharded_tensor(x, mesh8.mesh_shape, ("fsdp",)) is x
         with pytest.raises(
             TypeError, match="XLAShardedTensor: expected a tensor on xla, got 'list'"
         ):
@@ -70,6 +67,37 @@ class TestInstance:
                 make(x, device="xla")
             with pytest.raises(TypeError, match="positional argument"):
                 make(x, (8,), (0,), "more")
+
+
+class TestArguments:
+    """mesh_shape and partition_spec mark the tensor; one on the CPU comes to xla."""
+
+    def test_marked(self) -> None:
+        source = torch.arange(64.0).view(8, 8)
+        x = XLAShardedTensor(source, (2, 4), (1, None))
+        assert x.device.type == "xla" and torch.equal(x.cpu(), source)
+        assert (x.mesh_shape, x.partition_spec) == ((2, 4), (1, None))
+        assert len({shard.indices[0].start for shard in x.local_shards}) == 4
+        again = spmd.torch_xla.wrap_as_sharded_tensor(x, partition_spec=(0, 1))
+        assert again is x and x.sharding_spec == "{devices=[2,4]0,1,2,3,4,5,6,7}"
+
+    def test_names_of_its_mesh(self, mesh2x4: Mesh) -> None:
+        x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh2x4, ("data", None))
+        assert XLAShardedTensor(x, (2, 4), ("fsdp", None)).partition_spec == ("fsdp", None)
+
+    def test_one_without_the_other(self) -> None:
+        with pytest.raises(ValueError, match=r"expected mesh_shape and partition_spec, got \(8,\)"):
+            XLAShardedTensor(torch.ones(8, device="xla"), (8,))
+
+    def test_spec_of_dtensor(self, mesh2x4: Mesh) -> None:
+        x = spmd.mark_sharding(torch.ones(8, 4).to("xla"), mesh2x4, (None, "fsdp"))
+        spec = x._spec
+        assert spec is x._spec and spec.placements == (Replicate(), Shard(1))
+        assert spec.mesh.shape == (2, 4) and spec.tensor_meta.shape == (8, 4)
+        spmd.mark_sharding(x, mesh2x4, ("fsdp", None))
+        assert x._spec.placements == (Replicate(), Shard(0))
+        with pytest.raises(ValueError, match="_spec: the tensor has no sharding yet"):
+            _ = (x * 2)._spec
 
 
 class TestIndices:
