@@ -1,6 +1,6 @@
 """Writes what only the owner knows into the files of owner.toml, in place of what stands there:
 
-    python .ci/fill.py --owner somebody --security-contact security@example.org --authors "Some Body"
+    python .ci/fill.py --owner somebody --security-contact a@example.org --authors "Some Body"
 
 Any of the three may be left out. Nothing is written if a text is not where owner.toml says.
 """
@@ -28,7 +28,9 @@ def filled(root: Path, values: dict[str, str]) -> dict[Path, str]:
         if name in values and re.fullmatch(ALLOWED[name], new) is None:
             raise ValueError(f"--{name}: expected {ALLOWED[name]}, got {new!r}")
         pattern = re.compile(
-            r"(?<!\w)(" + "|".join(re.escape(t.format(facts["value"])) for t in facts["texts"]) + ")"
+            r"(?<!\w)("
+            + "|".join(re.escape(t.format(facts["value"])) for t in facts["texts"])
+            + ")"
         )
         for path in (root / file for file in facts["files"]):
             text = texts.get(path) or path.read_text()

@@ -56,11 +56,12 @@ class TestOneFact:
             copy = tmp_path / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(path.read_text())
-        (tmp_path / ".ci").mkdir()
-        script = shutil.copy(ROOT / ".ci/fill.py", tmp_path / ".ci")
+        script = tmp_path / ".ci/fill.py"
         for values in (("some-body", "a@example.org", "Some Body"), ("x", "b@example.org", "B, C")):
             options = [f"--{name}={value}" for name, value in zip(OWNER, values, strict=True)]
-            done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+            done = subprocess.run(
+                [sys.executable, script, *options], capture_output=True, text=True
+            )
             assert done.returncode == 0, done.stderr
             listed = {file for row in OWNER.values() for file in row["files"]}
             assert {*done.stdout.split()} == {"owner.toml", *listed}
