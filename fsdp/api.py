@@ -136,8 +136,8 @@ class CPUOffloadPolicy(OffloadPolicy):
     def __post_init__(self) -> None:
         if not self.pin_memory:
             say_once(
-                "CPUOffloadPolicy: pin_memory=False changes nothing: devices read the host's "
-                "pinned memory alone"
+                "CPUOffloadPolicy: pin_memory=False has no effect: devices read only pinned memory "
+                "of the host"
             )
 
 
@@ -274,8 +274,8 @@ def axes_of(
         ids = spmd.device_ids()
         if len(ids) == 1:  # torch warns, too: "switching to NO_SHARD since the world size is 1"
             say_once(
-                f"{caller}: one device and no mesh: it holds all; spmd.simulate(8), first, makes "
-                "8 of a CPU"
+                f"{caller}: without a mesh and with one device, nothing is sharded; to make eight "
+                "of a CPU, call spmd.simulate(8) first"
             )
         mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))
     if isinstance(mesh, jax.sharding.Mesh):

@@ -157,8 +157,8 @@ def _axes_of_dp_dims(dims: Any) -> tuple[str | None, str | None]:
     for name in (dims.shard, dims.replicate):
         if name is not None and not isinstance(name, str):
             raise ValueError(
-                f"fully_shard: dp_mesh_dims names one axis each, got {name!r}; a mesh with them "
-                "as one axis does it"
+                f"fully_shard: expected dp_mesh_dims to name one axis each, got {name!r}; pass a "
+                "mesh in which they are one axis"
             )
     return dims.shard, dims.replicate
 

@@ -28,7 +28,7 @@ GUARDS = (
         "tests/test_baseline.py", "tests/docs/test_api.py", "tests/docs/test_reading.py",
         "tests/docs/test_glossary.py", "tests/docs/test_drawn.py"),
 )  # fmt: skip
-CHANGES = "## 0.9.0 (not released)\n\n"
+CHANGES = "## Not released\n\n"
 
 
 def after(words: str, text: str) -> Callable[[str], str]:

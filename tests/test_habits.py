@@ -1,6 +1,7 @@
 """Files that a repository is expected to have: they agree with each other, and name what is to be
 filled in."""
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,7 @@ import fsdp
 import spmd
 
 ROOT = Path(__file__).resolve().parents[1]
-PLACEHOLDERS = ("OWNER/torch-spmd", "OWNER.github.io", "SECURITY-CONTACT", "The torch-spmd authors")
+OWNER = tomllib.loads((ROOT / "owner.toml").read_text())
 PACKAGES = ("spmd", "fsdp")
 
 
@@ -37,23 +38,59 @@ class TestOneFact:
         assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == number
         assert f"\n## {number} " in (ROOT / "CHANGELOG.md").read_text()
 
-    @pytest.mark.parametrize("text", PLACEHOLDERS)
-    def test_what_is_to_be_filled_in(self, text: str) -> None:
-        """CONTRIBUTING lists the files of each unknown, and no other file has it."""
-        here = Path(__file__).resolve()
+    @pytest.mark.parametrize("name", OWNER)
+    def test_what_the_owner_fills_in(self, name: str) -> None:
+        """owner.toml lists the files that hold each value, and no other file holds it."""
+        texts = [text.format(OWNER[name]["value"]) for text in OWNER[name]["texts"]]
         holding = {
             path.relative_to(ROOT).as_posix()
             for path in tracked()
-            if path != here and text in path.read_text()
+            if any(text in path.read_text() for text in texts)
         }
-        row = next(
-            line
-            for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines()
-            if line.startswith(f"| `{text}`")
-        )
-        assert holding - {"CONTRIBUTING.md"} == {
-            name.strip(" `") for name in row.split("|")[3].split(",")
-        }
+        assert holding - {"owner.toml"} == {*OWNER[name]["files"]}
+
+    def test_a_script_fills_it_in(self, tmp_path: Path) -> None:
+        """In a copy of the tree each value is in all of its files, the old one in none, and once
+        more another one."""
+        for path in tracked():
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(path.read_text())
+        script = tmp_path / ".ci/fill.py"
+        for values in (("some-body", "a@example.org", "Some Body"), ("x", "b@example.org", "B, C")):
+            options = [f"--{name}={value}" for name, value in zip(OWNER, values, strict=True)]
+            done = subprocess.run(
+                [sys.executable, script, *options], capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+            listed = {file for row in OWNER.values() for file in row["files"]}
+            assert {*done.stdout.split()} == {"owner.toml", *listed}
+            for value, row in zip(values, OWNER.values(), strict=True):
+                for text in [(tmp_path / file).read_text() for file in row["files"]]:
+                    assert any(form.format(value) in text for form in row["texts"])
+        old = [form.format(row["value"]) for row in OWNER.values() for form in row["texts"]]
+        texts = [(tmp_path / path.relative_to(ROOT)).read_text() for path in tracked()]
+        assert not any(each in text for each in old for text in texts)
+        assert tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["authors"] == [
+            {"name": "B, C"}
+        ]
+        assert yaml.safe_load((tmp_path / "CITATION.cff").read_text())["authors"] == [
+            {"name": "B, C"}
+        ]
+
+    @pytest.mark.parametrize(
+        "option", [("--owner", "a/b"), ("--authors", "A: B"), ("--security-contact", "two words")]
+    )
+    def test_what_a_file_cannot_hold(self, option: tuple[str, str], tmp_path: Path) -> None:
+        """Such a value is refused before anything is written."""
+        shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+        for name in {"owner.toml", *(file for row in OWNER.values() for file in row["files"])}:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+        command = [sys.executable, tmp_path / ".ci/fill.py", *option]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 2 and f"error: {option[0]}: expected" in done.stderr
+        assert (tmp_path / "owner.toml").read_text() == (ROOT / "owner.toml").read_text()
 
 
 class TestLlms:

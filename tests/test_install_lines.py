@@ -133,7 +133,7 @@ def test_planted_in_requirements(text: str) -> None:
     "text",
     [
         "pip install .  # torch-spmd in a checkout",
-        "pip install './torch_spmd-0.9.0-py3-none-any.whl[tpu]'",
+        "pip install './torch_spmd-0.10.0rc1-py3-none-any.whl[tpu]'",
         "pip install -e '.[test]'",
         '"%pip install --quiet \\"../..[tpu]\\""',
         'pip install "jax[tpu]"',
@@ -141,7 +141,7 @@ def test_planted_in_requirements(text: str) -> None:
         "spmd.config[name]",
         "pip install orbax-checkpoint; import spmd",
         "uv sync",
-        "pip install dist/torch_spmd-0.9.0.tar.gz",
+        "pip install dist/torch_spmd-0.10.0rc1.tar.gz",
         "`pip install xprof`, then `python -m spmd doctor`",
     ],
 )

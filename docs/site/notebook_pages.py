@@ -10,6 +10,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 _NOTEBOOK = re.compile(r"\.ipynb(?=[)#]|$)")
+_TABLE = re.compile(r"\S {3}|\N{BOX DRAWINGS LIGHT HORIZONTAL}")  # a line of one
+_COLUMNS = 96  # of a page
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -50,13 +52,18 @@ def _html(output: dict[str, Any]) -> str:
     for kind in ("image/svg+xml", "text/html"):
         if kind in data:
             return "".join(data[kind])
-    text = "".join(data["text/plain"]).rstrip()
-    # A browser wraps sentences, and no table.
-    is_prose = (
-        "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in text and max(map(len, text.splitlines())) > 100
+    lines = [line.rstrip() for line in "".join(data["text/plain"]).rstrip().splitlines()]
+    # A browser wraps sentences; a table is made smaller until it fits.
+    widest = max((len(line) for line in lines if _TABLE.search(line)), default=0)
+    scale = min(1, _COLUMNS / max(widest, 1))
+    text = "\n".join(
+        escape(line)
+        if _TABLE.search(line)
+        else f'<span style="white-space: pre-wrap">{escape(line)}</span>'
+        for line in lines
     )
-    wrap = "; white-space: pre-wrap" if is_prose else ""
-    return f'<pre><code style="background: none{wrap}">{escape(text)}</code></pre>'
+    style = f"background: none; font-size: {0.85 * scale:.3f}em"
+    return f'<pre><code style="{style}">{text}</code></pre>'
 
 
 def _pages(nav: Any) -> Any:

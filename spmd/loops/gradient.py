@@ -90,8 +90,8 @@ class _Apply(torch.autograd.Function):
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
         if ctx.op_name and torch.is_grad_enabled():
             raise NotImplementedError(
-                f"{ctx.op_name}: its gradient has no gradient (create_graph=True); write it in "
-                "Python for that"
+                f"{ctx.op_name} has no second derivative (create_graph=True); write it as a Python "
+                "loop or branch to get one"
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)

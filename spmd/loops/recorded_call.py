@@ -664,7 +664,7 @@ _HOOKING = ("register_hook", "retain_grad")  # methods of a tensor
 
 def _refuse_hook(name: str, *_: Any) -> None:
     raise RuntimeError(
-        f"a replayed call of {name} gives no gradient of a result of which another result is made; "
+        f"a replayed call of {name} has no gradient for a result from which it computes another; "
         "set the hook from the loop's second step on, or spmd.config.replay_steps = False"
     )
 

@@ -54,3 +54,32 @@ class TestPictures:
         with matplotlib.rc_context():
             monkeypatch.setattr(front, "run", lambda: (weight, rows, losses))
             assert [path.exists() for path in front.main(tmp_path)] == [True, True]
+
+
+class TestSite:
+    """The site's first page has the README's picture and tables, and a search word is in a heading
+    of the page that answers."""
+
+    def test_home(self) -> None:
+        home = script("home")
+        page = home.on_page_markdown((ROOT / "docs/index.md").read_text())
+        assert "<!--" not in page.replace("<!-- make bench-all", "").replace("<!-- to here -->", "")
+        assert "pip install " in page and "| You need | torch-spmd |" in page
+        assert "planned, not run" in page and "measured on one H200" in page
+        links = re.findall(r"\]\((?!https?:)([^)#]+)", page)
+        assert {"pictures/front-light.png", "pictures/front-dark.png"} <= {*links}
+        assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
+
+    @pytest.mark.parametrize(
+        ("word", "page"),
+        [
+            ("HSDP", "fsdp"),
+            ("fp8", "low-precision"),
+            ("quantization", "low-precision"),
+            ("wandb", "frameworks"),
+            ("Hugging Face", "frameworks"),
+        ],
+    )
+    def test_searched(self, word: str, page: str) -> None:
+        headings = re.findall(r"^#+ .*", (ROOT / f"docs/{page}.md").read_text(), re.MULTILINE)
+        assert any(word.lower() in heading.lower() for heading in headings)

@@ -124,7 +124,7 @@ class TestModule:
         model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
         for unit in (*model, model):
             fsdp.fully_shard(unit)
-        assert capsys.readouterr().err.count("fully_shard: one device and no mesh") == 1
+        assert capsys.readouterr().err.count("fully_shard: without a mesh and with one device") == 1
 
     def test_not_a_module(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got list"):

@@ -112,7 +112,7 @@ class TestAgainstAModel:
         split a dim."""
         mesh, spec, _ = case
         sharding = mesh.sharding(spec, len(spec))
-        splits = splits_of(sharding.spec.entries(len(spec)), mesh.axis_names, mesh.mesh_shape)
+        splits = splits_of(sharding.spec.entries(len(spec)), mesh.axes, mesh.mesh_shape)
         placements = [
             Replicate()
             if one is None
@@ -183,7 +183,7 @@ class TestText:
         """A tiling that no axes of the mesh can say is a layout of axes of its own."""
         text = "{devices=[8]0,2,1,3,4,6,5,7}"
         sharding = self.mesh.sharding(text, 1)
-        assert sharding.text(1) == text and sharding.axis_names != self.mesh.axis_names
+        assert sharding.text(1) == text and sharding.axis_names != self.mesh.axes
 
     def test_open_dims(self) -> None:
         sharding = self.mesh.sharding(P(P.UNCONSTRAINED, "a"), 2)

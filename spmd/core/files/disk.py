@@ -56,9 +56,7 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
         body = _checked(shipped, {"digest": digest, **header})
         if body is not None:
             return body
-        messages.say(
-            f"a program that was given is damaged or of another setting: {digest[:12]}", "given"
-        )
+        messages.say(f"a saved program is damaged or of another setting: {digest[:12]}", "given")
     with _folder() as folder:
         if folder is None:
             return None
@@ -83,7 +81,7 @@ def loaded(digest: str, header: dict[str, str], decode: Callable[[bytes], T]) ->
         program = decode(body)
     except Exception as error:  # any failure of jax or XLA: the program is compiled instead
         messages.say(
-            f"a kept program does not load, and is compiled: {type(error).__name__}: {error}",
+            f"a cached program does not load, and is compiled: {type(error).__name__}: {error}",
             "kept",
         )
         discard(digest)

@@ -276,9 +276,7 @@ class CheckpointManager:
                 messages.say(f"step {number} is left out: {error}", "damaged checkpoint")
                 continue
             return number, steps[number].name
-        raise DamagedError(
-            f"CheckpointManager.restore: no step in {self.folder} is as it was written"
-        )
+        raise DamagedError(f"CheckpointManager.restore: every step in {self.folder} is damaged")
 
     @contextlib.contextmanager
     def _explained(self, step: int) -> Iterator[None]:

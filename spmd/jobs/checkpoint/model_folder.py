@@ -86,9 +86,9 @@ class ModelFolder(ModelStorage):
                 os.link(self.folder / name, self.folder / f"{_BEFORE}{name}")
             except OSError as error:
                 raise SaveError(
-                    f"{self.folder / name} is there already, and gets no second name while it is "
-                    f"replaced ({error.strerror}): delete the old model first, or save in another "
-                    "folder"
+                    f"{self.folder / name} exists, and no hard link can keep it while it is "
+                    f"replaced ({error.strerror}): delete the old model first, or save in "
+                    "another folder"
                 ) from error
         old_index["weight_map"] = {
             name: f"{_BEFORE}{file}"

@@ -55,11 +55,11 @@ def rendezvous(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tu
         else:
             address = processes.polled("spmd/rendezvous", timeout.total_seconds())
             if address is None:
-                raise RuntimeError(f"xla://: process 0 has not come within {timeout}")
+                raise RuntimeError(f"xla://: process 0 did not join within {timeout}")
             host, port_text = address.rsplit(":", 1)
             store = dist.TCPStore(host, int(port_text), size, is_master=False, timeout=timeout)
         yield store, rank, size
-    raise RuntimeError("xla://: the processes cannot meet a second time")
+    raise RuntimeError("xla:// is one rendezvous: the processes cannot join again")
 
 
 class XlaProcessGroup(dist.ProcessGroup):

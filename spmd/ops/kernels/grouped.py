@@ -109,7 +109,7 @@ def _ragged(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array:
     is_shardy = getattr(use_shardy_partitioner, "value", True)
     if sharded.platform() == "gpu" and sharded.mesh() is not None and not is_shardy:
         # XLA's RaggedDot (jaxlib 0.10.2: "only supported with Shardy") would end the process.
-        raise sharded.NeedsShardyError("GSPMD has no grouped products over GPUs")
+        raise sharded.NeedsShardyError("GSPMD has no grouped matmuls over GPUs")
     contracted, is_of_rows = (((1,), (rhs.ndim - 2,)), ((), ())), rhs.ndim == 3
     dims = lax.RaggedDotDimensionNumbers(
         contracted, [0 if is_of_rows else 1], [0] if is_of_rows else []

@@ -125,7 +125,7 @@ def suggest(
             )
     if all(trial.mesh is None for trial in trials):
         raise ValueError(
-            f"suggest: no layout over {chips} devices goes with the step: {trials[0].reason}"
+            f"suggest: no layout over {chips} devices works for the step: {trials[0].reason}"
         )
     measures = dict.fromkeys(search.measure for search in searches)
     return Suggestion(tuple(ranked(trials)), "; ".join(measures), time.monotonic() - started)

@@ -121,7 +121,7 @@ class Suggestion:
         fits, or without prices."""
         if self.best.money is None:
             raise ValueError(
-                "suggest: without price= there is no money; give the price of a device for an hour"
+                "suggest: no costs without price=; give the price of a device for an hour"
             )
         return min((self.best, *self.front), key=lambda trial: trial.money or 0.0)
 

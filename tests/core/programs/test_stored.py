@@ -365,7 +365,7 @@ class TestMiss:
         header = disk.setting((0,))
         assert disk.write(path.stem, header, body)
         assert started(lambda: values().tolist()) == (expected, 0, 1)
-        assert "a kept program does not load" in capfd.readouterr().err
+        assert "a cached program does not load" in capfd.readouterr().err
         assert started(lambda: values().tolist()) == (expected, 1, 0)
 
     def test_a_changed_file(self, folder: Path) -> None:
