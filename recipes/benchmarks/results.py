@@ -6,6 +6,7 @@ its hash, and the tables that were printed. `bench_all.py` is the command line.
 
 import ast
 import datetime
+import functools
 import hashlib
 import json
 import os
@@ -47,6 +48,7 @@ def changed_since(name: str, run: Run) -> list[str]:
 # -- The code.
 
 
+@functools.cache
 def code_hash(path: str) -> str:
     """A hash of the syntax of the Python files at a path; docstrings, comments and format do not
     count."""

@@ -115,10 +115,13 @@ class TestAge:
         monkeypatch.setattr(results, "ROOT", tmp_path)
         path = tmp_path / "a.py"
         path.write_text('"""Words."""\n\n\ndef f():\n    """More."""\n    return 1\n')
+        results.code_hash.cache_clear()
         before = results.code_hash("a.py")
         path.write_text('"""Other\nwords."""\n# why\ndef f():\n    return (\n        1\n    )\n')
+        results.code_hash.cache_clear()
         assert results.code_hash("a.py") == before
         path.write_text('"""Words."""\n\n\ndef f():\n    """More."""\n    return 2\n')
+        results.code_hash.cache_clear()
         assert results.code_hash("a.py") != before
 
 
