@@ -22,9 +22,9 @@ SCAN = "scan layers"
 # Cuts by the graph's key: a warm step searches nothing.
 _cuts: Bounded[Hashable, list[int]] = Bounded(512)
 # A cut keeps the values that cross it in memory, gathered, and forgoes recompute. So a step that
-# loops shorten by this factor stays one program, even if it is long (a model with a few layers of
-# another kind).
-_SHARE_OF_LOWERED = 8
+# loops shorten by this factor stays one program, even if it is long (a model with layers of several
+# kinds in turn).
+_SHARE_OF_LOWERED = 2
 # Once iterations of a loop have run by themselves, the rest of the graph is no usual step: it is
 # cut above this part of the limit.
 _SHARE_OF_REST = 4

@@ -8,7 +8,7 @@ different value for each).
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,24 +17,32 @@ from ..graph.op import OpSpec
 from ..loop.found_loop import Candidate, Result, candidate_of
 from ..lower.region import is_annotation
 from ..lower.stack_rows import TAKE_ROWS
+from .known_masks import KNOWN_MASK
 
 # The fewest ops that a loop spares.
 FEWEST_OPS = 8
 
 
-def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]:
-    """Returns the loops of a graph, in order; they do not overlap."""
+def find_loops(
+    nodes: Sequence[Node], roots: Sequence[Value], *, splits: bool = False
+) -> list[Candidate]:
+    """Returns the loops of a graph, in order; they do not overlap.
+
+    splits: a loop ends where a value changes that iterations in a row share, as layers of one kind
+    share their positions: it is a const there, and no x that has a copy for each iteration.
+    """
     position = {node: i for i, node in enumerate(nodes)}
     # Ops as numbers: as they are and, where some have a dynamic start, with all starts equal.
-    symbols = [numbered([node.op for node in nodes])]
+    masks = [_mask_of(node) for node in nodes]
+    symbols = [numbered([(node.op, mask) for node, mask in zip(nodes, masks, strict=True)])]
     if any(node.op.dynamic_start is not None for node in nodes):
-        symbols.append(numbered([symbol(node) for node in nodes]))
+        symbols.append(numbered([*zip(map(symbol, nodes), masks, strict=True)]))
     in_loop = np.zeros(len(nodes), bool)
     tried: set[tuple[int, int, int]] = set()
     loops: list[Candidate] = []
     # Loops that save much less are searched again outside of these: most distances
     # between equal ops are within its iterations.
-    while new_loops := _most_saving(nodes, symbols, position, in_loop, tried):
+    while new_loops := _most_saving(nodes, symbols, position, in_loop, tried, splits):
         loops += new_loops
     loops.sort(key=lambda loop: loop.start)
     if loops:
@@ -49,6 +57,7 @@ def _most_saving(
     position: dict[Node, int],
     in_loop: np.ndarray,
     tried: set[tuple[int, int, int]],
+    splits: bool,
 ) -> list[Candidate]:
     """Returns the loop that saves most ops, and the loops that save at least half as many; marks
     their ops in `in_loop`."""
@@ -63,11 +72,28 @@ def _most_saving(
                 continue
             tried.add((*free_stretch, period))
             loop = _fit(nodes, position, *free_stretch, period)
+            if loop is not None and splits:
+                first, length = _shared_run(loop)
+                if FEWEST_ITERATIONS <= length < loop.iterations:
+                    loop = _loop(nodes, position, loop.start + first * period, period, length)
             if loop is not None:
                 loops.append(loop)
                 in_loop[loop.start : loop.stop] = True
                 min_saved = min_saved or (loop.iterations - 1) * loop.period // 2
     return loops
+
+
+def _shared_run(loop: Candidate) -> tuple[int, int]:
+    """Returns the longest run of iterations, as (first, number), in which no value changes that
+    neighbours share."""
+    changes = {0, loop.iterations}
+    for values in loop.xs:
+        names = [*map(value_name, values)]
+        new = [i for i in range(1, len(names)) if names[i] != names[i - 1]]
+        changes.update(new if len(new) < len(names) - 1 else ())
+    runs = [(stop - start, -start) for start, stop in itertools.pairwise(sorted(changes))]
+    length, first = max(runs)
+    return -first, length
 
 
 def _outside_loops(in_loop: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -332,9 +358,16 @@ def symbol(node: Node) -> OpSpec:
     return node.op.dynamic_start[0] if node.op.dynamic_start is not None else node.op
 
 
-def numbered(ops: Sequence[OpSpec]) -> np.ndarray:
+def _mask_of(node: Node) -> OpSpec | None:
+    """Returns the op of the mask of attention that an op reads. Layers under several masks are no
+    iterations of one loop: it would stack the masks, as data."""
+    makers = (origin(operand) for operand in node.operands)
+    return next((x.op for x in makers if x is not None and x.op.name == KNOWN_MASK), None)
+
+
+def numbered(ops: Sequence[Hashable]) -> np.ndarray:
     """Returns a number for each op, equal for equal ops."""
-    numbers: dict[OpSpec, int] = {}
+    numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(op, len(numbers)) for op in ops], np.int64)
 
 

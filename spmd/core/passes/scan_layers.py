@@ -64,11 +64,11 @@ def rows_of_loops(graph: Graph) -> set[Name]:
     )
 
 
-def _loops_of(graph: Graph, min_saved_ops: float) -> tuple[list[Candidate], str]:
+def _loops_of(graph: Graph, min_saved_ops: float, splits: bool) -> tuple[list[Candidate], str]:
     """Returns the loops that a program may have, and the reason why there are none."""
     if config.scan_layers == "never":
         return [], "config.scan_layers is 'never'"
-    loops = find_loops(graph.nodes, graph.roots)
+    loops = find_loops(graph.nodes, graph.roots, splits=splits)
     if not loops:
         equal = "of the same ops, shapes, shardings and scalar arguments"
         return (
@@ -102,18 +102,18 @@ def is_staged(graph: Graph) -> bool:
 
 
 def _planned_loops(
-    graph: Graph, min_saved_ops: float | None = _LARGE
+    graph: Graph, min_saved_ops: float | None = _LARGE, splits: bool = False
 ) -> tuple[Graph, list[Candidate], str]:
     """Returns the graph with its stack groups, the candidates that become loops, and why there are
     none.
 
     min_saved_ops: the fewest ops that a loop of few layers must save beside a loop of enough
-    layers; None: no loops.
+    layers; None: no loops. splits: see `find_loops`.
     """
     loops, reason = (
         ([], "XLA would copy the stacks of their weights")
         if min_saved_ops is None
-        else _loops_of(graph, min_saved_ops)
+        else _loops_of(graph, min_saved_ops, splits)
     )
     has_rows = any(any(loop.rows()) for _, loop in _written_loops(graph))
     if not loops and not has_rows and not is_staged(graph):
@@ -122,9 +122,12 @@ def _planned_loops(
     stack_groups = tuple(group for group in inputs if _is_kept_in_store(graph, group))
     is_free = config.scan_layers == "always" or is_staged(graph)
     if loops and not is_free and _exceeds_budget(loops, graph, stack_groups):
-        # First without the loops of few layers, then without any.
+        # First in runs of layers that share what differs, then without the loops of few layers,
+        # then without any.
+        if not splits:
+            return _planned_loops(graph, min_saved_ops, splits=True)
         if min_saved_ops != math.inf:
-            return _planned_loops(graph, math.inf)
+            return _planned_loops(graph, math.inf, splits=True)
         result, _, _ = _planned_loops(graph, None)
         return (
             result,

@@ -74,10 +74,12 @@ def test_few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mostly_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph that loops make eight times as short stays one program, which a step of few ops more
-    would not."""
+    """A graph that loops make half as long stays one program, which one with more ops outside of
+    them does not."""
     monkeypatch.setattr(spmd.config, "scan_layers", "always")
-    head = nn.Sequential(nn.Sigmoid(), nn.ReLU(), nn.GELU(), nn.SiLU(), nn.ELU())
+    kinds = "Sigmoid ReLU GELU SiLU ELU Softplus Hardswish Mish SELU LogSigmoid Softsign Hardtanh "
+    kinds += "Hardsigmoid ReLU6 Tanhshrink Softshrink Hardshrink LeakyReLU CELU Tanh"
+    head = nn.Sequential(*(getattr(nn, kind)() for kind in kinds.split() * 2))
     model = tower().to("xla")
     x = torch.randn(4, WIDTH).to("xla")
     spmd.sync()
