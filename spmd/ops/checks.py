@@ -279,6 +279,11 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     channels, features = weight.shape[1] * groups, weight.shape[0]
     if transposed:
         channels, features = features, channels
+    if input.shape[1] != channels == input.shape[-1]:
+        raise RuntimeError(
+            f"convolution: expected {channels} channels in dim 1 of the input, but "
+            f"{[*input.shape]} has them last; write input.movedim(-1, {1 - input.dim()})"
+        )
     if input.shape[1] != channels or (bias is not None and bias.shape != (features,)):
         return True
     # one number is for all dims

@@ -486,6 +486,8 @@ def on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
             if is_tensor
             else 'write torch.as_tensor(array).to("xla")'
             if hasattr(tensor, "__array__")
+            else "shard the parameters: an optimizer's state has their shardings"
+            if isinstance(tensor, torch.optim.Optimizer)
             else "pass tensors one by one"
         )
         raise TypeError(f"{caller}: expected a tensor on xla, got {where}; {hint}")

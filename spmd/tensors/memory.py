@@ -86,8 +86,15 @@ def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     'pinned_host'
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
+        hint = (
+            "; of a module write fsdp.fully_shard(module, mesh=mesh, "
+            "offload_policy=fsdp.CPUOffloadPolicy())"
+            if isinstance(optimizer, torch.nn.Module)
+            else ""
+        )
         raise TypeError(
-            f"offload_optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}"
+            "offload_optimizer: expected a torch.optim.Optimizer, got "
+            f"{type(optimizer).__name__}{hint}"
         )
     _offload_state(optimizer)
     optimizer.register_step_post_hook(_offload_state)

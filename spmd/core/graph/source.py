@@ -237,6 +237,9 @@ def at_user_line(error: Exception) -> Exception:
     """
     raising, entry = sys._getframe(1), error.__traceback__
     frame = nearest_user_frame(raising)
+    # Python's own frames may be between: `copy.deepcopy(tensor)`
+    while frame is not None and not _is_of_user(frame.f_code):
+        frame = frame.f_back
     if config.traceback_filtering and frame is not None:
         of_user = dict[FrameType, TracebackType]()
         while entry is not None:

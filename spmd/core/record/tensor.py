@@ -165,6 +165,7 @@ class XlaTensor(torch.Tensor):
         map(view_rebase.reshaping_method, view_rebase.METHODS)
     )
 
+    @ends_at_user_line
     def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":
         """Copies a leaf tensor with its gradient, its hook for gradients' shardings, and the user's
         attributes."""
@@ -240,8 +241,10 @@ class XlaTensor(torch.Tensor):
     @ends_at_user_line
     def numpy(self, *, force: bool = False) -> np.ndarray:
         if not force:
-            text = "can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)"
-            raise TypeError(text)
+            raise TypeError(
+                "can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True); of "
+                'an array next to a tensor write torch.as_tensor(array).to("xla")'
+            )
         return self.detach().cpu().numpy()
 
     # Savers find tied weights and views by the address and size of their storage. A `Storage` has

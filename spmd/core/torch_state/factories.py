@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from ..graph.source import ends_at_user_line
 from ..record.call import dispatch
 from ..record.calls import fused, recurrent
 from ..record.calls.determinism import fill_of
@@ -225,7 +226,7 @@ def register_factories() -> None:
     }
     for function, names in kernels.items():
         for name in names:
-            _library.impl(name, function, "PrivateUse1")
+            _library.impl(name, ends_at_user_line(function), "PrivateUse1")
     for factory in _HOST_FACTORIES:
         _library.impl(factory.name().removeprefix("aten::"), _host_kernel(factory), "PrivateUse1")
     _library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
