@@ -108,6 +108,14 @@ class TestFit:
         assert trainer.strategy.root_device.type == "xla" and trainer.strategy.mesh.size() == 8
         assert found == pytest.approx(expected, rel=1e-5)
 
+    @pytest.mark.parametrize("accelerator", ["gpu", "cuda"])
+    def test_a_script_of_one_gpu(
+        self, tmp_path: Path, accelerator: str, expected: dict[str, float]
+    ) -> None:
+        trainer, _, found = fit(tmp_path, accelerator, devices=1)
+        assert trainer.strategy.mesh.size() == 8 and trainer.accelerator.name() == "xla"
+        assert found == pytest.approx(expected, rel=1e-5)
+
     def test_on_one_device(self, tmp_path: Path, expected: dict[str, float]) -> None:
         trainer, _, found = fit(tmp_path, devices=1)
         assert trainer.strategy.mesh.size() == 1

@@ -79,3 +79,54 @@ class TestBatches:
         )
         assert "are sharded along dim 0" not in said
         assert operations > ran(tmp_path, 1)[1] / 2
+
+
+# What timm's scripts read: its loader, in a folder of packages, copies the next batch ahead.
+LOADER = """
+class PrefetchLoader:
+    def __init__(self, loader, device):
+        self.loader, self.device = loader, device
+
+    def __iter__(self):
+        ahead = None
+        for x, y in self.loader:
+            batch = x.to(self.device).sub_(0.5).div_(2.0), y.to(self.device)
+            if ahead is not None:
+                yield ahead
+            ahead = batch
+        yield ahead
+"""
+LOADED = """
+import sys
+import torch
+from torch import nn
+from timm.data import loader
+
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.rand(256, 16), torch.arange(256) % 4)
+batches = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
+model = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.Linear(256, 4))
+model.to(sys.argv[1])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-1)
+for x, y in loader.PrefetchLoader(batches, sys.argv[1]):
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+
+
+class TestTimm:
+    def test_all_devices_compute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        packages = tmp_path / "site-packages"
+        (packages / "timm" / "data").mkdir(parents=True)
+        (packages / "timm" / "data" / "loader.py").write_text(LOADER)
+        monkeypatch.setenv("PYTHONPATH", str(packages))
+        (tmp_path / "cpu.py").write_text(LOADED)
+        command = [sys.executable, tmp_path / "cpu.py", "cpu"]
+        on_cpu = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        expected = [float(line.split()[1]) for line in on_cpu.stdout.splitlines()]
+        losses, operations, _ = ran(tmp_path, 8, LOADED)
+        assert losses == pytest.approx(expected, rel=1e-5)
+        assert operations <= 1.2 * ran(tmp_path, 1, LOADED)[1] / 8

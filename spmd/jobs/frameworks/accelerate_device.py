@@ -8,16 +8,15 @@ loaders are sharded over all devices, and a `FullyShardedDataParallelPlugin` sha
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...core import processes, replaces
-from ...mesh.mesh import get_1d_mesh
 from ...tensors.annotate import get_sharding
-from .batches import shard_batch
+from .batches import shard_loader
 from .fsdp_plugin import shard_by_plugin
 
 DEVICE = torch.device("xla", 0)
@@ -82,15 +81,11 @@ def shard_batches(data_loader: Any) -> None:
     """Has prepared loaders shard their batches over all devices, unless a prepared model is
     sharded: its units or rules shard what it reads, over their own mesh."""
     for kind in (data_loader.DataLoaderShard, data_loader.DataLoaderDispatcher):
+        shard_loader(kind, "accelerate", _is_left)
 
-        @replaces(kind, "__iter__")
-        def batches(iterate: Callable[..., Iterator[Any]], self: Any) -> Iterator[Any]:
-            is_left = processes.several() or any(map(_is_sharded, list(_prepared)))
-            mesh = get_1d_mesh("fsdp")
-            for batch in iterate(self):
-                if not is_left:
-                    shard_batch("accelerate", batch, mesh, ("fsdp",))
-                yield batch
+
+def _is_left() -> bool:
+    return processes.several() or any(map(_is_sharded, list(_prepared)))
 
 
 def _is_sharded(model: nn.Module) -> bool:

@@ -4,11 +4,12 @@ shards them."""
 import math
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
-from ...core import counters, processes, user_line
+from ...core import counters, processes, replaces, user_line
 from ...mesh.mesh import Mesh, get_1d_mesh
 from ...mesh.notes import note_whole, say_once
 from ...mesh.partition_spec import PartitionSpec
@@ -29,6 +30,19 @@ def shard_batch(caller: str, batch: Any, mesh: Mesh, axes: tuple[str, ...]) -> N
     for tensor in tensors.values() if ways > 1 else ():
         entry = axes if shape[0] % ways == 0 and tensor.shape[0] == shape[0] else None
         mark_sharding(tensor, mesh, PartitionSpec(entry, *[None] * (tensor.dim() - 1)))
+
+
+def shard_loader(kind: Any, caller: str, is_left: Callable[[], bool] = processes.several) -> None:
+    """Has a framework's loaders of a class shard their batches over all devices, unless `is_left`
+    says, at the start of an epoch, that something else shards them."""
+
+    @replaces(kind, "__iter__")
+    def batches(iterate: Callable[..., Iterator[Any]], self: Any) -> Iterator[Any]:
+        mesh, shards = get_1d_mesh("fsdp"), not is_left()
+        for batch in iterate(self):
+            if shards:
+                shard_batch(caller, batch, mesh, ("fsdp",))
+            yield batch
 
 
 # By line, shape and dtype of a copy to the device, the programs that had run before the first one.

@@ -10,7 +10,7 @@ from typing import Any
 from ...core import config, ends_at_user_line, patch_when_imported, points
 from ...names.compat.finder import install
 from . import accelerate_device, lightning_classes, trainer
-from .batches import shard_copy
+from .batches import shard_copy, shard_loader
 
 _PRECISIONS = ("MixedPrecision", "HalfPrecision", "DoublePrecision", "Precision")
 _FABRIC = (
@@ -61,6 +61,10 @@ PATCHES: dict[str, tuple[Callable[[Any], None], *tuple[str, ...]]] = {
         "IS_XLA_FSDPV2_POST_2_2",
         "tpu_spmd_dataloader",
         "Trainer._wrap_model",
+    ),
+    "timm.data.loader": (
+        lambda loaders: shard_loader(loaders.PrefetchLoader, "timm"),
+        "PrefetchLoader.__iter__(self)",
     ),
     "lightning.fabric.connector": (lightning_classes.complete_fabric, *_FABRIC),
     "lightning_fabric.connector": (lightning_classes.complete_fabric, *_FABRIC),

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ...core import processes
 from ...mesh.mesh import Mesh
+from ...mesh.notes import say_once
 from ...names.compat.finder import resolve
 from ...names.torch_xla.parallel_loader import MpDeviceLoader
 from ...names.torch_xla.sharding_spec import ShardingSpec
@@ -45,6 +46,7 @@ def complete(
     accelerator = type(
         "XLAAccelerator", (AllDevices, resolve(f"{root}.accelerators:Accelerator")), {}
     )
+    of_gpus = type("XLAForGPUs", (ForGPUs, accelerator), {})
     strategies: Any = resolve(f"{root}.strategies")
     shared = type("XLAStrategy", (mixins[0], strategies.SingleDeviceStrategy), {})
     fsdp = type("XLAFSDPStrategy", (mixins[1], shared), {})
@@ -52,6 +54,7 @@ def complete(
     for registry, name, kind, description in (
         (registries[0], "xla", accelerator, "all devices of XLA"),
         (registries[0], "tpu", accelerator, "all devices of XLA"),
+        (registries[0], "cuda", of_gpus, "all devices of XLA"),
         (registries[1], "xla", shared, "the batch sharded over all devices"),
         (registries[1], "single_xla", shared, "the batch sharded over all devices"),
         (registries[1], "xla_fsdp", fsdp, "parameters sharded, too"),
@@ -62,6 +65,7 @@ def complete(
     # PyTorch/XLA.
     connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
     connector.XLAPrecision = lambda precision: _precision(connector, precision)
+    chooser._choose_gpu_accelerator_backend = staticmethod(lambda: "cuda")  # of "gpu"
     choose, check = chooser._choose_strategy, chooser._check_strategy_and_fallback
     chooser._choose_strategy = lambda self: (
         shared() if isinstance(self.accelerator, accelerator) else choose(self)
@@ -133,6 +137,17 @@ class AllDevices:
     @staticmethod
     def name() -> str:
         return "xla"
+
+
+class ForGPUs:
+    """What `accelerator="gpu"` and `"cuda"` mean after `use()`: all devices, whatever number of
+    GPUs a script names, which is that of its processes."""
+
+    @staticmethod
+    def parse_devices(devices: Any) -> int:
+        number = len(device_ids())
+        say_once(f"Lightning: {devices=} of GPUs are the {number} devices of xla here")
+        return number
 
 
 # The base class is in the Lightning package that a program imports.
