@@ -59,7 +59,7 @@ def shard_copy(tensor: Tensor, source: Tensor) -> None:
     is_own = line.code is not None and _INSTALLED.isdisjoint(line.code.co_filename.split(os.sep))
     if not is_own or isinstance(source, nn.Parameter) or processes.several():
         return
-    if not tensor.dim() or tensor.shape[0] < mesh.size():
+    if not tensor.dim() or tensor.shape[0] < mesh.size() or mesh.size() == 1:
         return
     key = str(line), tuple(tensor.shape), tensor.dtype
     num_runs = counters.counter("runs")

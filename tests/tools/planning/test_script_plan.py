@@ -19,7 +19,7 @@ from torch import nn
 import spmd
 from spmd import Mesh, Plan
 from spmd import __main__ as shell
-from spmd.names.compat.script import split
+from spmd.command_line import split
 from spmd.tools.planning.script_plan import plan_script
 
 NANOGPT = ROOT / "tests/examples/nanogpt_script.py"
