@@ -28,6 +28,7 @@ for step in range(4):
     loss.backward()
     optimizer.step()
     print("loss", loss.item())
+    model.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()})
 """
 # `python -m spmd run`, and the operations of a device in the last program that it compiled.
 RUN = """

@@ -355,7 +355,7 @@ class TestOffloadPolicy:
         layer = fsdp.fully_shard(torch.nn.Linear(8, 8), offload_policy=policy)
         sharding = spmd.get_sharding(layer.weight)
         assert sharding is not None and sharding.memory == "pinned_host"
-        assert "CPUOffloadPolicy: pin_memory=False changes nothing" in capfd.readouterr().err
+        assert "CPUOffloadPolicy: pin_memory=False has no effect" in capfd.readouterr().err
 
 
 class TestMethods:

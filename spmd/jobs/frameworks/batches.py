@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...core import counters, processes, replaces, user_line
+from ...core import XlaTensor, counters, processes, replaces, storage_of, user_line
 from ...mesh.mesh import Mesh, get_1d_mesh
 from ...mesh.notes import note_whole, say_once
 from ...mesh.partition_spec import PartitionSpec
@@ -52,12 +52,13 @@ _MOST = 1024  # of these, as of batches of many lengths
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-def shard_copy(tensor: Tensor, source: Tensor) -> None:
+def shard_copy(tensor: XlaTensor, source: Tensor) -> None:
     """Shards dim 0 of what a script that knows of no mesh copies to the device again at one of its
     lines, another program later: a batch. Joins `points.after_upload`."""
     mesh, line = get_1d_mesh("fsdp"), user_line()
     is_own = line.code is not None and _INSTALLED.isdisjoint(line.code.co_filename.split(os.sep))
-    if not is_own or isinstance(source, nn.Parameter) or processes.several():
+    is_new = storage_of(tensor).stamp == 1  # and no weight that a state dict is copied into
+    if not (is_own and is_new) or isinstance(source, nn.Parameter) or processes.several():
         return
     if not tensor.dim() or tensor.shape[0] < mesh.size() or mesh.size() == 1:
         return
