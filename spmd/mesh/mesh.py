@@ -41,13 +41,6 @@ class DeviceIds(tuple[int, ...]):
         return list(self)
 
 
-class AxisSizes(OrderedDict[str | int, int]):
-    """Axis -> size; `shape()` is `shape`, as in PyTorch/XLA."""
-
-    def __call__(self) -> "OrderedDict[str | int, int]":
-        return self
-
-
 class Mesh:
     """Devices in a grid. Immutable, compared and hashed by value.
 
@@ -172,12 +165,10 @@ class Mesh:
         """The number of devices."""
         return len(self.device_ids)
 
-    @property
-    def shape(self) -> "AxisSizes":
-        """Axis name (or index, where the mesh has no names) -> size: `mesh.shape["data"]` as in
-        JAX, `mesh.shape()["data"]` as in PyTorch/XLA."""
+    def shape(self) -> "OrderedDict[str | int, int]":
+        """Axis name (or index, where the mesh has no names) -> size."""
         keys: Iterable[str | int] = self.axis_names or range(len(self.mesh_shape))
-        return AxisSizes(zip(keys, self.mesh_shape, strict=True))
+        return OrderedDict(zip(keys, self.mesh_shape, strict=True))
 
     def get_logical_mesh(self) -> np.ndarray:
         """The device ids as an array of the mesh's shape."""
