@@ -61,7 +61,7 @@ from .passes import list_elements as list_elements
 from .passes import on_host as host_ops
 from .passes import pass_result as pass_result
 from .passes import repeats as repeats
-from .passes.known_masks import KNOWN_MASK as KNOWN_MASK
+from .passes.equal_masks import KNOWN_MASK as KNOWN_MASK
 from .programs import compiler as compiler
 from .programs import failing as failing
 from .programs import hlo as hlo_text

@@ -6,7 +6,7 @@ new graph of a sync, until it has a known program; COMPILE_PASSES on a graph tha
 Packages join both (`spmd.adaptive`).
 """
 
-from . import cuts, known_masks, list_elements, long_lists, pass_result, scan_layers
+from . import cuts, equal_masks, list_elements, long_lists, pass_result, scan_layers
 from .pass_result import Pass, Passes
 
 PASSES = Passes(
@@ -23,7 +23,7 @@ PASSES = Passes(
 
 COMPILE_PASSES = pass_result.COMPILE_PASSES = [
     # A mask that layers share: one, in front of their loop.
-    ("equal masks", known_masks.once, {known_masks.KNOWN_MASK}),
+    ("equal masks", equal_masks.once, {equal_masks.KNOWN_MASK}),
     # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only
     # behind it: computed before it, where that is cheaper to keep.
     (cuts.SCAN, scan_layers.scan, None),

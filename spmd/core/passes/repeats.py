@@ -17,7 +17,7 @@ from ..graph.op import OpSpec
 from ..loop.found_loop import Candidate, Result, candidate_of
 from ..lower.region import is_annotation
 from ..lower.stack_rows import TAKE_ROWS
-from .known_masks import KNOWN_MASK
+from .equal_masks import KNOWN_MASK
 
 # The fewest ops that a loop spares.
 FEWEST_OPS = 8

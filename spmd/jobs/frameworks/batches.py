@@ -4,6 +4,7 @@ shards them."""
 import math
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,18 +70,19 @@ def shard_copy(tensor: XlaTensor, source: Tensor) -> None:
         if len(_first_copies) == _MOST:
             _first_copies.clear()
         _first_copies[key] = num_runs
-    elif first < num_runs and not _knows_meshes():
+    elif first < num_runs and not _knows_meshes(line.code):
         say_once(
             f"batches copied at {line.short()} are sharded along dim 0 over {mesh.size()} devices"
         )
         shard_batch("use", [tensor], mesh, ("fsdp",))
 
 
-def _knows_meshes() -> bool:
-    """True if the script imports this library, whose marks are its own."""
-    names = (
-        getattr(value, "__name__", None) for value in [*vars(sys.modules["__main__"]).values()]
-    )
+def _knows_meshes(code: Any) -> bool:
+    """True if the script, or the module of this code, which is running, imports this library, whose
+    marks are its own."""
+    frame = next(frame for frame, _ in traceback.walk_stack(None) if frame.f_code is code)
+    values = [*vars(sys.modules["__main__"]).values(), *frame.f_globals.values()]
+    names = (getattr(value, name, None) for value in values for name in ("__name__", "__module__"))
     return any(str(name).partition(".")[0] in ("spmd", "fsdp", "torch_xla") for name in names)
 
 

@@ -24,7 +24,7 @@ from ...graph.op import Arrays, Layouts, Lowering, OpSpec
 from ...graph.store import DeviceData
 from ...lower.lower import Values, known_in, lower_nodes, program_value
 from ...lower.stack_rows import plain
-from ...passes.known_masks import KNOWN_MASK
+from ...passes.equal_masks import KNOWN_MASK
 from ..reads import operand
 from ..record import graph_task, record_here
 from ..storage import LOCK, Storage
