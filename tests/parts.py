@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DURATIONS = ROOT / "tests/baseline/durations.tsv.gz"
-MOST = 0.5  # seconds of the CPU that a test takes in `make test`, all its cases together
+MOST = 0.3  # seconds of the CPU that a test takes in `make test`, all its cases together
 UNKNOWN = 0.1  # of a test that is not in the table
 _PER_LINE = 0.05  # seconds of the CPU: about the mean over all files
 
