@@ -4,7 +4,6 @@ Nothing is checked in a call that succeeds: annotations of Python are no contrac
 its methods alone works as well.
 """
 
-import collections.abc
 import functools
 import inspect
 import re
@@ -32,8 +31,6 @@ def _fits(value: object, hint: Any) -> bool:
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     for kind in typing.get_args(hint) if is_union else (hint,):
         plain = typing.get_origin(kind) or kind
-        if plain is collections.abc.Callable:
-            plain = collections.abc.Callable
         if plain in (None, types.NoneType):
             found = value is None
         elif plain is Any or not isinstance(plain, type) or getattr(plain, "_is_protocol", False):
