@@ -104,6 +104,8 @@ class Loop:
         self.clips = draw.random() < 0.3
         self.handles: list[Any] = []
         self.seen: list[Any] = []  # all that the loop has read
+        self.held: list[Any] = []  # tensors of earlier steps, to be read at the end
+        self.last = self.average = torch.zeros(())
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.randn(self.size, WIDTH, generator=self.batches)
@@ -413,6 +415,117 @@ def without_gradients(loop: Loop) -> None:
     loop.step()
 
 
+def _trained(loop: Loop) -> torch.Tensor:
+    """A weight with a gradient, between a backward and the optimizer's step."""
+    loss = loop.loss()
+    loss.backward()
+    with_gradient = [weight for weight in loop.net.parameters() if weight.grad is not None]
+    loop.last = loss
+    return loop.draw.choice(with_gradient)
+
+
+def gradient_read(loop: Loop) -> None:
+    loop.see(_trained(loop).grad.sum())  # type: ignore[union-attr]
+    loop.end(loop.last)
+
+
+def gradient_held(loop: Loop) -> None:
+    """What it is stays what it is, whatever later steps do."""
+    gradient = _trained(loop).grad
+    assert gradient is not None
+    loop.held.append(loop.draw.choice([gradient, gradient[:1], gradient.detach(), (gradient,)]))
+    loop.end(loop.last)
+
+
+def gradient_scaled(loop: Loop) -> None:
+    _trained(loop).grad.mul_(0.5)  # type: ignore[union-attr]
+    loop.end(loop.last)
+
+
+def gradient_replaced(loop: Loop) -> None:
+    weight = _trained(loop)
+    weight.grad = loop.draw.choice([None, weight.grad * 2])  # type: ignore[operator]
+    loop.end(loop.last)
+
+
+def gradient_swapped(loop: Loop) -> None:
+    gradient = _trained(loop).grad
+    gradient.data = gradient * 3.0  # type: ignore[operator,union-attr]
+    loop.end(loop.last)
+
+
+def gradient_marked(loop: Loop) -> None:
+    weight: Any = _trained(loop)
+    weight.grad.note = "mine"
+    if loop.draw.random() < 0.5:
+        weight.grad.requires_grad_(True)
+    loop.end(loop.last)
+    loop.seen.append(sum(hasattr(x.grad, "note") for x in loop.net.parameters()))
+
+
+def synced_before_the_step(loop: Loop) -> None:
+    _trained(loop)
+    spmd.sync()
+    loop.end(loop.last)
+
+
+def weight_read_behind_the_step(loop: Loop) -> None:
+    weight = _trained(loop)
+    part = weight[:1]
+    loop.see(part.sum())
+    loop.optimizer.step()
+    loop.see(part.sum() + weight.sum())
+    loop.optimizer.zero_grad()
+
+
+def state_read_behind_the_step(loop: Loop) -> None:
+    weight = _trained(loop)
+    loop.optimizer.step()
+    for value in loop.optimizer.state[weight].values():
+        if isinstance(value, torch.Tensor):
+            loop.see(value.float().sum())
+    loop.optimizer.zero_grad()
+
+
+def weight_averaged_behind_the_step(loop: Loop) -> None:
+    weight = _trained(loop)
+    loop.end(loop.last)
+    with torch.no_grad():
+        loop.average = weight.detach() * 0.1 + (loop.average if loop.average.shape ==
+                                                weight.shape else 0.0)  # fmt: skip
+    loop.see(loop.average.sum())
+
+
+def zeroed_before(loop: Loop) -> None:
+    """Gradients live from one step to the next."""
+    loop.optimizer.zero_grad(set_to_none=loop.to_none)
+    loss = loop.loss()
+    loss.backward()
+    loop.optimizer.step()
+    loop.see(loss)
+
+
+def written_before_backward(loop: Loop) -> None:
+    loss = loop.loss()
+    with torch.no_grad():
+        _weight(loop).mul_(1.5)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        # the gradients until then are up to the order of backward
+        loop.seen.append("modified by an inplace operation" in str(error))
+        loop.optimizer.zero_grad()
+    else:
+        loop.end(loss)
+
+
+def hidden_kept(loop: Loop) -> None:
+    """A result of the model lives longer than its step."""
+    x, _ = loop.batch()
+    loop.held.append(loop.logits(x))
+    loop.step()
+
+
 EVENTS = [
     value
     for name, value in list(globals().items())
@@ -425,7 +538,12 @@ def events(seed: int) -> list[str]:
     """The names of what happens, by step: most are plain, and some happen several times."""
     draw = random.Random(~seed)
     few = draw.sample(EVENTS, 3)
-    return [(draw.choice(few) if draw.random() < 0.4 else plain).__name__ for _ in range(STEPS)]
+    most, often, num_plain = draw.choice(
+        [(plain, 0.4, 0), (plain, 0.3, 8), (zeroed_before, 0.3, 8)]
+    )
+    return [most.__name__] * num_plain + [
+        (draw.choice(few) if draw.random() < often else most).__name__ for _ in range(STEPS)
+    ]
 
 
 @contextlib.contextmanager
@@ -445,6 +563,8 @@ def run(seed: int, *, num_devices: int = 1, played: bool = False) -> tuple[list[
         for name in events(seed):
             globals()[name](loop)
         state = [*loop.inner.state_dict().values()]
+        for held in loop.held:
+            state.append(held[0] if isinstance(held, tuple) else held)
         for entry in loop.optimizer.state.values():
             state += [value for value in entry.values() if isinstance(value, torch.Tensor)]
         return [

@@ -51,6 +51,9 @@ from .record.storage import LOCK as LOCK
 from .record.storage import Storage as Storage
 from .record.tensor import XlaTensor as XlaTensor
 from .record.tensor import abstract as abstract
+from .record.tensor import described as described
+from .record.tensor import gradients_of as gradients_of
+from .record.tensor import set_gradients as set_gradients
 from .record.tensor import storage_of as storage_of
 from .record.tensor import tensor_meta as tensor_meta
 from .record.tensor import view_of as view_of

@@ -75,6 +75,9 @@ from .propagation import walk as propagation
 from .record import annotations as annotations
 from .record import body as body
 from .record import call as call
+from .record import deferred as deferred
+from .record import infer as infer
+from .record import kept_values as kept_values
 from .record import lowerings as lowerings
 from .record import op_watch as op_watch
 from .record import overloads as calls

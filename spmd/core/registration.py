@@ -3,7 +3,7 @@
 from .base.config import join_while
 from .base.counters import when_cleared
 from .files.disk import program_sources
-from .passes import COMPILE_PASSES, PASSES
+from .passes import COMPILE_PASSES, EXPORT_PASSES, PASSES
 from .passes.dynamic import keeps_start
 from .programs.cache import (
     after_compiling,

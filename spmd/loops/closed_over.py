@@ -26,7 +26,7 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import Node, Value, body, storages, walks
+from ..core.extend import Node, Value, body, deferred, storages, walks
 
 _next_sequence = torch._C._autograd._get_sequence_nr
 # the bodies under way, the innermost last; a thread that records has SYNC_LOCK
@@ -81,6 +81,7 @@ class ClosedOver:
         self._walked: set[Any] = set()  # those ops
 
     def _begin(self) -> None:
+        deferred.finish()
         _watch_apply()
         self._log = storages.UndoLog()
         self._outer = _recording[-1] if _recording else None

@@ -21,6 +21,7 @@ from ..core.extend import (
     Node,
     OpSpec,
     Value,
+    body,
     calls,
     lowerings,
     op_watch,
@@ -62,7 +63,11 @@ def with_gradient(
     gradient raises NotImplementedError with the op's name; without a name that is up to `backward`.
     zeros: it gets zeros and not None for a result without a gradient.
     """
-    return list(_Apply.apply(name, forward, backward, zeros, *inputs)) if inputs else forward()[0]
+    if not inputs:
+        return forward()[0]
+    is_looked_at = torch._C._are_functorch_transforms_active() or body.names.value
+    apply = _Apply.apply if is_looked_at else _apply
+    return list(apply(name, forward, backward, zeros, *inputs))
 
 
 class _Apply(torch.autograd.Function):
@@ -99,6 +104,10 @@ class _Apply(torch.autograd.Function):
             ctx.gradient = None  # what it refers to goes, as saved tensors do
         op_watch.note_own_op()
         return None, None, None, None, *gradients
+
+
+# Without a look at each argument for a dead wrapper of functorch, which no tensor of ours is.
+_apply = super(torch.autograd.Function, _Apply).apply
 
 
 def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> list[Value]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core import LOCK, XlaTensor, dense_meta, ends_at_user_line, view_of
+from ..core import LOCK, XlaTensor, dense_meta, described, ends_at_user_line, view_of
 from ..core.extend import views
 from .gradient import Tensors
 from .loop import ScanInput, run_loop
@@ -196,7 +196,7 @@ class _Pair:
                     if a != b or (path, name) in numbers:
                         numbers.setdefault((path, name), [a] * (self.k - 1)).append(b)
                 elif not self.same(a, b):
-                    raise self._differ(_join(path, name), f"is {_short(a)}", f"is {_short(b)}")
+                    raise self._differ(_join(path, name), f"is {_text(a)}", f"is {_text(b)}")
 
     def _check_hooks(self, path: str, module: nn.Module, twin: nn.Module) -> None:
         for kind in _HOOKS:
@@ -254,14 +254,13 @@ def _shown(tensor: torch.Tensor | None) -> str:
 
 
 def _hook(hook: Callable[..., Any]) -> str:
-    return getattr(hook, "__qualname__", None) or _short(hook)
+    return getattr(hook, "__qualname__", None) or described(hook)
 
 
-def _short(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor {_shown(value)} that is neither parameter nor buffer"
-    text = repr(value)
-    return text if len(text) < 80 else f"{text[:77]}..."
+    return described(value, 80)
 
 
 # --- the loop -------------------------------------------------------------------------------------

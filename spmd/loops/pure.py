@@ -13,7 +13,8 @@ from ..core import XlaTensor, ends_at_user_line, seed
 from ..core.extend import Bounded, body
 from .interop.call_jax import static_key
 from .recompute.wrapped import wrapped
-from .recorded_call import RecordedFunction, of_tensors, settings, signature
+from .recorded_call import RecordedFunction
+from .recorded_ops import of_tensors, settings, signature
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -1,13 +1,10 @@
-"""A function that is recorded once and then called as one op of the lazy graph, with one op for its
-gradient.
+"""A recorded function, called as one op of the lazy graph, with one op for its gradient.
 
 Its ops are put back before a graph has a key (`run.inlined_calls`): only the recording is spared.
 """
 
-import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,461 +13,124 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import (
     LOCK,
-    DeviceData,
     Kept,
-    Sharding,
     Storage,
     XlaTensor,
     annotations,
     grad_shardings,
-    resolve,
+    gradients_of,
     seed,
+    set_gradients,
     storage_of,
-    tensor_meta,
     threads,
     view_of,
     wrap,
 )
 from ..core.extend import (
     Draw,
-    OpSpec,
-    Region,
+    Node,
     Value,
-    op_specs,
+    deferred,
     op_watch,
     reads,
-    regions,
     storages,
-    store,
     views,
     walks,
 )
-from .capture import Capture, Gathered, Outside
-from .gradient import Backward, Tensors, read_in_backward, record, sharding_of, with_gradient
+from .capture import Gathered
+from .gradient import Backward, Tensors, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
+from .gradient_pool import GradientPool, Late, late
+from .recorded_ops import Part, Passed, RecordedOps
 
-Passed = Callable[[Any], Any] | None
-_IS_STORED, _STORED = operator.attrgetter("is_stored"), operator.attrgetter("tensor._storage.value")
-
-
-class NotOneOpError(NotImplementedError):
-    """Raised for a function that cannot be one op, with the reason; it runs op by op."""
+_VERSION = operator.attrgetter("_version")
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One of the ops: its OpSpec, its scalar arguments as recorded, the places among them of each
-    draw, and the values from outside that are its first operands."""
+class RecordedFunction(RecordedOps):
+    """A recorded function as one op of each call's graph, and one op of its backward pass."""
 
-    op: OpSpec
-    numbers: list[float | int]
-    draws: list[tuple[int, int]]
-    constants: "list[Outside]"
-
-    def operands(self) -> list[Value]:
-        """Returns the values from outside."""
-        if all(map(_IS_STORED, self.constants)):
-            return [*map(_STORED, self.constants)]
-        return [constant.value() for constant in self.constants]
-
-    def at(self, draws: dict[Draw, Draw], passed: Passed = None) -> Sequence[float | int]:
-        """Returns the scalar arguments with other draws, and others in place of formulas."""
-        numbers = list(self.numbers if passed is None else map(passed, self.numbers))
-        for seed_index, count in self.draws:
-            numbers[seed_index], numbers[count] = draws[
-                int(numbers[seed_index]), int(numbers[count])
-            ]
-        return numbers
-
-
-class RecordedFunction:
-    """A function of tensors on xla, recorded on stand-ins for them.
-
-    function: takes the tensors and returns a pytree. name: the op's. tensors: the arguments of the
-    first call; later ones have the same shapes, dtypes, shardings and flags (`signature`). Values
-    from outside that the function reads are read again at each call. writes: it is a part of a
-    step: it may write into tensors from outside, and has gradients of its gradients. uses: the
-    results, in order, to which a gradient comes; None: all. new_uses: those of a later backward
-    where they are others. has_second_gradient: a gradient of its gradient was taken.
-    has_hooks: gradients of leaf tensors pass a `PlayedHook`.
-
-    Raises NotOneOpError, NotImplementedError or `BodyError` where the function cannot be one op.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        tensors: Sequence[XlaTensor],
-        writes: bool = False,
-        uses: Sequence[bool] | None = None,
-        dropped: Sequence[int] = (),
-    ):
-        self.name, self._may_write, self._function, self._uses = name, writes, function, uses
-        self._dropped = dropped
-        self.new_uses: Sequence[bool] | None = None
-        self.has_second_gradient = False
-        self.num_waiting = 0  # calls since the last backward
-        self._state = state = seed.get_state()
-        try:
-            with Capture(name, gathers=not writes) as capture:
-                self._record(capture, function, tensors)
-            self._recorded_draws: list[Draw] | None = capture.draws.draws
-            self._generators, lost = capture.draws.generators, capture.lost
-            fresh = {read for _, read, _ in capture.gathered_outside.values()}
-            del capture  # it holds the stand-ins
-            if writes and any(ref() is not None for ref in lost):
-                raise NotOneOpError(
-                    "a tensor that it makes and does not return is alive at its end"
-                )
-        except BaseException:
-            seed.set_state(state)  # the draws of a recording that is given up are drawn again
-            raise
-        self._was_gathered = [
-            (tensor, key, storage_of(tensor).reads.known[key] in fresh)
-            for tensor, key in self._reads
-        ]
-        self._was_any_gathered = any(was for *_, was in self._was_gathered)
-        drawn = set(self._recorded_draws)
-        for part in (self.forward, *([self.backward] if self.backward else [])):
-            if (
-                not {
-                    (part.numbers[seed_index], part.numbers[count])
-                    for seed_index, count in part.draws
-                }
-                <= drawn
-            ):
-                raise NotOneOpError(
-                    "it draws random numbers apart from the stream (torch.random.fork_rng)"
-                )
-        self._first_draws = tuple(self._recorded_draws)
-
-    def is_gathered_otherwise(self) -> bool:
-        """True if a call now would gather other values than the recording did."""
-        if not (storages.READ or self._was_any_gathered):
-            return False
-        return any(
-            was is not _is_fresh(storage_of(tensor).reads.known.get(key))
-            for tensor, key, was in self._was_gathered
-        )
-
-    def constants(self) -> list[Outside]:
-        """The values from outside that both ops read."""
-        return [*self.forward.constants, *(self.backward.constants if self.backward else ())]
-
-    def numbers(self) -> list[Any]:
-        """The scalar arguments of both ops, formulas among them."""
-        return [*self.forward.numbers, *(self.backward.numbers if self.backward else ())]
-
-    def differences(self, later: "RecordedFunction", passed: Callable[[Any], Any]) -> Iterator[str]:
-        """The differences of a later recording in words. passed: the number that a call would have
-        passed in place of a recorded one."""
-        for old, new in ((self.forward, later.forward), (self.backward, later.backward)):
-            if old is None or new is None or old.op is not new.op:
-                if old is not new:
-                    yield "it records other ops"
-                continue
-            drawn = set(itertools.chain.from_iterable(old.draws))
-            for index, number in enumerate(map(passed, old.numbers)):
-                if index not in drawn and float(number).hex() != float(new.numbers[index]).hex():
-                    yield f"a number is {new.numbers[index]}, and was {number}"
-        if [value for kind, value in self.sources if kind != "static"] != [
-            value for kind, value in later.sources if kind != "static"
-        ]:
-            yield "it returns other tensors"
-
-    # --- recording --------------------------------------------------------------------------------
-
-    def _record(
-        self, capture: Capture, function: Callable[..., Any], tensors: Sequence[XlaTensor]
-    ) -> None:
-        is_on = torch.is_grad_enabled()
-        stand_ins = [
-            capture.stand_in(
-                tensor_meta(tensor),
-                sharding_of(tensor),
-                requires_grad=is_on and tensor.requires_grad,
-                is_data=(
-                    self._may_write
-                    and view_of(tensor) is None
-                    and walks.is_data(storage_of(tensor).value)
-                ),
-            )
-            for tensor in tensors
-        ]
-        argument_values = list(capture.arguments)
-        # A tensor with a history may be written in place, a leaf tensor that requires a gradient
-        # may not.
-        arguments = [
-            capture.own(stand_in) if stand_in.requires_grad and not tensor.is_leaf else stand_in
-            for stand_in, tensor in zip(stand_ins, tensors, strict=True)
-        ]
-        for argument, tensor in zip(arguments, tensors, strict=True):
-            storage, like = storage_of(argument), storage_of(tensor)
-            storage.is_state, storage.is_parameter = like.is_state, like.is_parameter
-        outputs = self._sort_results(capture, capture.run(function, *arguments), arguments)
-        self._note_annotations(arguments, tensors)
-        self._note_writes(capture, arguments, tensors)
-        self.has_gradient_of, reached = capture.reached_by(outputs)
-        # results of which others are made
-        self._inner = [
-            i for i, x in enumerate(outputs) if capture.num_edges[x.grad_fn, x.output_nr]
-        ]
-        # Whether a result is still alive when its gradient arrives is the caller's choice.
-        alive = {*self._inner}.difference(self._dropped)
-        self.pinned = [
-            i
-            for i, x in enumerate(outputs)
-            if self._may_write
-            and i not in alive
-            and grad_shardings.unpin(x)
-            and i not in self._inner
-        ]
-        self.sums_gradients = any(
-            count > 1 and node.name() == "torch::autograd::AccumulateGrad"
-            for (node, _), count in capture.num_edges.items()
-        )
-        self.has_gradient = [i in self.has_gradient_of for i in range(len(outputs))]
-        stand_in_index = {tensor: i for i, tensor in enumerate(stand_ins)}
-        self.needs: list[Any] = [stand_in_index.get(tensor, tensor) for tensor in reached]
-        # What is gathered behind the call, and behind its backward: later ops do not gather it.
-        outer = set(map(storage_of, self.outer))  # a write makes their reads stale
-        every = [x for x in capture.gathered() if self._may_write and storage_of(x[0]) not in outer]
-        self._reads = [(tensor, key) for tensor, key, _ in every]
-        self.gathered = [x for x in every if x[2] is None or not capture.is_outside(x[2])]
-        forward_values = [x for *_, x in self.gathered if x is not None]
-        middle = store.next_serial()
-        self.arriving_of = [i for i in self.has_gradient_of if self._uses is None or self._uses[i]]
-        stood_in = [capture.stand_in(tensor_meta(outputs[i])) for i in self.arriving_of]
-        arriving = [storage_of(tensor).value for tensor in stood_in]
-        # the gradients that leaf tensors have before
-        onto = {
-            leaf: capture.stand_in(
-                tensor_meta(leaf), sharding_of(leaf) if grad_shardings.is_pinned(leaf) else None
-            )
-            for leaf in (reached if self._may_write else ())
-            if leaf.is_leaf and leaf not in stand_in_index
-        }
-        old_gradients = {leaf: storage_of(old).value for leaf, old in onto.items()}
-
-        unmarked: dict[XlaTensor, Value] = {}
-        place_of = {tensor: place for place, tensor in enumerate(reached)}
-        # Of gradients that are views, by place: the view of what the op returns.
-        self._views: dict[int, views.View] = {}
-
-        def note_gradient(source: XlaTensor, gradient: XlaTensor | None) -> Any:
-            if gradient is None:
-                return None
-            if view_of(source) is None:
-                grad_shardings.shard_gradient(storage_of(source), gradient)
-            value, view = _base(capture, gradient)
-            if view is not None:
-                self._views[place_of[source]] = view
-            return value
-
-        def at_leaf(leaf: XlaTensor, gradient: XlaTensor) -> None:
-            if leaf in onto:
-                unmarked[leaf] = reads.operand(gradient)
-                onto[leaf].add_(gradient)
-            if grad_shardings.is_pinned(leaf):
-                grad_shardings.shard_gradient(storage_of(leaf), gradient)
-
-        # The places of such leaf tensors, and of other inputs with a gradient.
-        self._own = [place for place, tensor in enumerate(reached) if tensor in onto]
-        self._others = [place for place, tensor in enumerate(reached) if tensor not in onto]
-        if self._own:
-            self.needs.append(grad_shardings.END)
-        found = capture.grad(
-            [outputs[i] for i in self.arriving_of],
-            reached,
-            stood_in,
-            note_gradient if self._may_write else None,
-            at_leaf,
-        )
-        self.reaches = [value is not None for value in found] or [False] * len(reached)
-        self._reached = [place for place, is_reached in enumerate(self.reaches) if is_reached]
-        gradients = [value for value in found if value is not None]
-        unwritten = [value for i, value in enumerate(argument_values) if i not in self.written]
-        at_hand = {walks.value_name(value) for value in (*unwritten, *arriving)}
-        saved_values = [
-            value
-            for value in read_in_backward(capture, gradients, [*unwritten, *arriving], middle)
-            if walks.value_name(value) not in at_hand
-        ]
-        written = [storage_of(arguments[i]).value for i in self.written]
-        self.forward = self._part(
-            capture,
-            self.name,
-            [
-                *map(reads.operand, outputs),
-                *written,
-                *self._outer_values,
-                *saved_values,
-                *forward_values,
-            ],
-            argument_values,
-        )
-        self._num_saved = len(saved_values)
-        self.results = [
-            (
-                tensor_meta(tensor).layout,
-                sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding,
-            )
-            for tensor in outputs
-        ]
-        self.backward: _Part | None = None
-        self._leaves: list[XlaTensor] = []
-        self.has_hooks = False
-        if gradients:
-            read = capture.read(gradients, [*saved_values, *arriving, *argument_values]) - set(
-                map(walks.value_name, saved_values)
-            )
-            self.read = [
-                i for i, value in enumerate(argument_values) if walks.value_name(value) in read
-            ]
-            operands = [*saved_values, *(argument_values[i] for i in self.read), *arriving]
-            behind = capture.gathered() if self._may_write else []
-            known = {walks.value_name(x) for x in (*forward_values, *operands)}
-            self.gathered_behind = [
-                (tensor, key, x)
-                for tensor, key, x in behind
-                if x is None or (not capture.is_outside(x) and walks.value_name(x) not in known)
-            ]
-            backward_values = [x for *_, x in self.gathered_behind if x is not None]
-            part = partial(self._part, capture, f"{self.name}.backward")
-            self.backward = part([*gradients, *backward_values], operands)
-            pairs = [pair for pair in zip(reached, found, strict=True) if pair[1] is not None]
-            self._leaves = [leaf for leaf, _ in pairs if leaf in onto]
-            self._leaf_hooks = grad_shardings.LeafHooks(self._leaves)
-            self.has_hooks = any(
-                grad_shardings.played_hooks(leaf._backward_hooks) for leaf in self._leaves
-            )
-            self._places = [  # of these, among the gradients
-                place for place, leaf in enumerate(reached) if leaf in onto and self.reaches[place]
-            ]
-            # Gradients that go elsewhere have not their leaf's sharding; others are added.
-            plain = [unmarked.get(leaf, x) for leaf, x in pairs]
-            self._unmarked = part([*plain, *backward_values], operands)
-            sums = [storage_of(onto[leaf]).value if leaf in onto else x for leaf, x in pairs]
-            operands += [old_gradients[leaf] for leaf in self._leaves]
-            self._adding = part([*sums, *backward_values], operands)
-
-    def _sort_results(self, capture: Capture, result: Any, arguments: Tensors) -> Tensors:
-        """Notes of each result whether it is an argument, a new tensor, or anything else; returns
-        the new ones."""
-        flat, self.tree = tree_flatten(result)
-        argument_index = {id(tensor): i for i, tensor in enumerate(arguments)}
-        storages = {storage_of(tensor) for tensor in arguments}
-        outputs: dict[int, XlaTensor] = {}
-        self.sources: list[tuple[str, Any]] = []
-        for value in flat:
-            if not isinstance(value, torch.Tensor):
-                self.sources.append(("static", value))
-            elif not isinstance(value, XlaTensor):
-                raise NotOneOpError(f"it returns a tensor on {value.device}")
-            elif id(value) in argument_index:
-                self.sources.append(("argument", argument_index[id(value)]))
-            else:
-                if id(value) not in outputs and storage_of(value) in storages:
-                    raise NotOneOpError(
-                        "it returns a view of an argument, or two tensors that share memory"
-                    )
-                if self._may_write and capture.is_outer(value):
-                    raise NotOneOpError("it returns a tensor from outside, or a view of one")
-                # Data has one holder: each call's result would have the same.
-                if type(storage_of(value).value) is DeviceData:
-                    raise NotOneOpError("it returns data that no op makes")
-                storages.add(storage_of(value))
-                outputs.setdefault(id(value), value)
-                self.sources.append(("output", list(outputs).index(id(value))))
-        return list(outputs.values())
-
-    def _note_annotations(self, arguments: Tensors, tensors: Sequence[XlaTensor]) -> None:
-        """Notes of each argument the annotation that the function gives to it, and whether its
-        gradient follows."""
-        self.annotated: list[tuple[int, Sharding | None, bool | None]] = []
-        for index, (argument, tensor) in enumerate(zip(arguments, tensors, strict=True)):
-            after, follows = storage_of(argument).sharding, argument.__dict__.get("_pins_grad")
-            if after is not sharding_of(tensor):
-                self.annotated.append((index, after, None if follows is None else bool(follows)))
-
-    def _note_writes(
-        self, capture: Capture, arguments: Tensors, tensors: Sequence[XlaTensor]
-    ) -> None:
-        """Notes the arguments that the function writes in place."""
-        outer = capture.written()
-        if outer and not self._may_write:
-            raise NotOneOpError("it writes in place into a tensor that is not among its arguments")
-        # Tensors, as a storage may have gone when its tensor has other data.
-        tensors_of_outer = {storage_of(x): x for x in capture.seen()}
-        self.outer = [tensors_of_outer[storage] for storage in outer]
-        self._outer_values = [value for _, value in outer.values()]
-        self.versions = capture.with_new_version()
-        self.written = [
-            i
-            for i, (argument, value) in enumerate(zip(arguments, capture.arguments, strict=True))
-            if not capture.passes_on(storage_of(argument).value, value)
-        ]
-        if any(arguments[i].requires_grad for i in self.written):
-            raise NotOneOpError("it writes in place into an argument that requires a gradient")
-        if self.written and len({storage_of(tensor) for tensor in tensors}) < len(tensors):
-            raise NotOneOpError("it writes in place into arguments that share memory")
-
-    def _part(
-        self, capture: Capture, name: str, roots: Sequence[Value], inputs: Sequence[Value]
-    ) -> _Part:
-        """Returns one of the ops."""
-        constants = capture.outside(roots, inputs)
-        region = Region.of(roots, [*constants, *inputs])
-        op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
-        return _Part(
-            op,
-            regions.body_numbers(region),
-            op_specs.draws_in(region.nodes),
-            capture.sources(constants),
-        )
-
-    # --- calls ------------------------------------------------------------------------------------
-
-    def __call__(self, tensors: Sequence[XlaTensor], passed: Passed = None) -> Any:
+    def __call__(
+        self, tensors: Sequence[XlaTensor], passed: Passed = None, known: Late | None = None
+    ) -> Any:
         """Records one call, for tensors like those of the first one. passed: the scalar argument in
-        place of a recorded one."""
+        place of a recorded one. known: which of them are gradients of deferred calls, if it has
+        been found."""
         threads.enter_thread()
         self.annotate(tensors)
         state, draws = self._draw()
         self.num_waiting += 1
         inputs = [tensors[need] if isinstance(need, int) else need for need in self.needs]
         residuals: list[Kept] = []
+        waiting: list[deferred.DeferredCall] = []
+        versions: list[int] = []
+        seen: list[Any] = []  # the counts of writes when these were read
 
         def forward() -> tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]:
+            part, is_deferred = self.forward, self._may_be_deferred()
             with LOCK:
-                operands = self.forward.operands()
-                operands += map(reads.operand, tensors)
-                values = record(self.forward.op, operands, self.forward.at(draws, passed))
+                num_deferred = len(deferred.calls)
+                is_known = known is not None and known.num_calls == num_deferred
+                found = known if known is not None and is_known else late(tensors)
+                written = {i: tensors[i] for i in self.written if found.places[i] is None}
+                if not (is_deferred and all(map(_is_watched, written.values()))):
+                    is_deferred = False
+                    deferred.finish()
+                constants = None if is_deferred else part.operands()
+                arguments = [x if x is None else reads.operand(x) for x in found.others(tensors)]
+                if len(deferred.calls) < num_deferred:  # a read has finished them
+                    found, arguments = late(tensors), [*map(reads.operand, tensors)]
+                # No other argument is kept: who has one is to say whether it is a result.
+                written = {i: tensors[i] for i in self.written if found.places[i] is None}
+                node = part.called(part.at(draws, passed))
                 result = [
-                    wrap(meta, Storage(value, meta, sharding))
-                    for value, (meta, sharding) in zip(values, self.results, strict=False)
+                    wrap(meta, Storage(_result(node, i), meta, sharding))
+                    for i, (meta, sharding) in enumerate(self.results)
                 ]
-                start = len(result) + len(self.written)
-                for i, value in zip(self.written, values[len(result) : start], strict=True):
-                    views.write(tensors[i], value)
-                for storage, value in zip(
-                    map(storage_of, self.outer), values[start:], strict=False
-                ):
-                    storage.write(value)
-                start += len(self.outer)
-                torch._C._increment_version(self.versions)
-                _keep(self.gathered, values[start + self._num_saved :])
+
+                def finish() -> None:
+                    operands = part.operands() if constants is None else constants
+                    given = found.tensors()
+                    node.operands = (
+                        *operands,
+                        *(
+                            reads.operand(tensor) if value is None else value
+                            for value, tensor in zip(arguments, given, strict=True)
+                        ),
+                    )
+                    values = walks.results(node)
+                    start = len(self.results) + len(self.written)
+                    for i, value in zip(
+                        self.written, values[len(self.results) : start], strict=True
+                    ):
+                        views.write(written.get(i, given[i]), value)
+                    for storage, value in zip(
+                        map(storage_of, self.outer), values[start:], strict=False
+                    ):
+                        storage.write(value)
+                    start += len(self.outer)
+                    _keep(self.gathered, values[start + self._num_saved :])
+                    if self.backward is not None:
+                        residuals.append(Kept(values[start : start + self._num_saved]))
+
+                if is_deferred:
+                    key = part.number, found.givers, found.places
+                    present = [x for x in arguments if x is not None]
+                    call = deferred.DeferredCall(
+                        node, key, present, finish, self._steps, self.backward is None
+                    )
+                    deferred.calls.append(call)
+                    waiting.append(call)
+                else:
+                    finish()
+                deferred.increment_versions(self.versions)
             if self.backward is None:
                 return result, (), self.has_gradient
-            residuals.append(Kept(values[start : start + self._num_saved]))
-            watched = [
-                *(kept.tensor for kept in self.backward.constants),
-                *(tensors[i] for i in self.read),
-            ]
-            return result, watched, self.has_gradient
+            versions.extend(map(_VERSION, self._saved))
+            seen.append(deferred.writes())
+            return result, [tensors[i] for i in self.read], self.has_gradient
 
-        name, backward = self.name, self._gradient(draws, passed, inputs, residuals)
+        name = self.name
+        backward = self._gradient(draws, passed, inputs, residuals, waiting, versions, seen)
         if backward is not None and self._may_write:
             again = partial(self._again, tensors, inputs, state, _autocast())
             name, backward = "", partial(self._backward, backward, again)
@@ -485,9 +145,12 @@ class RecordedFunction:
         for i in self._inner if self._may_write else ():
             vars(outputs[i]).update(dict.fromkeys(_HOOKING, partial(_refuse_hook, self.name)))
         op_watch.note_own_op()
-        written = [tensors[i] for i in self.written]
-        # those of inference mode have no version
-        torch._C._increment_version([x for x in written if not x.is_inference()])
+        if self.written:
+            written = [tensors[i] for i in self.written]
+            try:
+                deferred.increment_versions(written)
+            except RuntimeError:  # those of inference mode have no version
+                deferred.increment_versions([x for x in written if not x.is_inference()])
         flat = [
             tensors[value] if kind == "argument" else outputs[value] if kind == "output" else value
             for kind, value in self.sources
@@ -532,6 +195,7 @@ class RecordedFunction:
     ) -> Any:
         """Returns the gradients of the inputs by the function's own ops, recorded once more: with a
         graph of their own (create_graph=True), or where others arrive than at the recording."""
+        deferred.finish()
         log, now, creates_graph = storages.UndoLog(), seed.get_state(), torch.is_grad_enabled()
         if not creates_graph:  # gradients end at the arguments
             ends: list[Any] = [
@@ -588,49 +252,101 @@ class RecordedFunction:
         passed: Passed,
         inputs: Sequence[XlaTensor],
         residuals: list[Kept],
+        waiting: list[deferred.DeferredCall],
+        versions: list[int],
+        seen: list[Any],
     ) -> Backward | None:
         part = self.backward
         if part is None:
             return None
 
         def backward(watched: Sequence[Any], arriving: Sequence[Any]) -> Sequence[Any]:
+            # what autograd does for saved tensors, each of which would be an object of its own
+            is_same = self._may_write and seen == [deferred.writes()]
+            now = versions if is_same else [*map(_VERSION, self._saved)]
+            if now != versions:
+                place = [*map(operator.ne, now, versions)].index(True)
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an "
+                    f"inplace operation: a tensor {[*self._saved[place].shape]}, which {self.name} "
+                    f"reads, is at version {now[place]}; expected version {versions[place]} instead"
+                )
             decided = grad_shardings.decided.value or {}
             used, old = decided.get(self) or self._where_gradients_go()
-            operands = [
-                *used.operands(),
-                *(value for kept in residuals for value in kept.values()),
-                *map(reads.operand, watched[len(part.constants) :]),
+            keeps = torch._C._autograd._get_current_graph_task_keep_graph()
+            leaves, is_unmarked = self._leaves, used is not part and not old
+            pool = self._pool_of(used, keeps=keeps)
+            if pool is None:
+                deferred.finish()
+            constants = used.operands() if pool is None else None
+            arguments = [
+                *map(reads.operand, watched),
                 *(reads.operand(arriving[i]) for i in self.arriving_of),
-                *(storage.value for storage in old),
             ]
-            if not torch._C._autograd._get_current_graph_task_keep_graph():
-                residuals.clear()  # else a sync would compute them
-            values = record(used.op, operands, used.at(draws, passed))
-            _keep(self.gathered_behind, values[len(self._reached) :])
-            by_place = dict(zip(self._reached, values, strict=False))
-            leaves = self._leaves
-            if used is part or old:
-                taken: Any = [by_place.pop(place) for place in self._places]
-                if old:
-                    for storage, value in zip(old, taken, strict=True):
+            # What a deferred call refers to would be held by others.
+            onto = pool.storages if pool is not None and old else old
+            old = ()
+            node = used.called(used.at(draws, passed))
+
+            def finish() -> None:
+                operands = used.operands() if constants is None else constants
+                kept_values = [value for kept in residuals for value in kept.values()]
+                sums = [storage.value for storage in onto]
+                node.operands = (*operands, *kept_values, *arguments, *sums)
+                if not keeps:
+                    residuals.clear()  # else a sync would compute them
+                values = walks.results(node)
+                _keep(self.gathered_behind, values[len(self._reached) :])
+                given = [values[number] for number, _ in self._given]
+                if onto:
+                    for storage, value in zip(onto, given, strict=True):
                         storage.write(value)
-                    torch._C._increment_version([leaf.grad for leaf in leaves])
-                else:
-                    taken = self._viewed(self._places, tensors_of(taken, map(sharding_of, leaves)))
-                    with torch._C.DisableTorchFunctionSubclass():
-                        for leaf, grad in zip(leaves, taken, strict=True):
-                            leaf.grad = grad
+                elif pool is not None:
+                    pool.give(given)
+
+            if pool is None:
+                finish()
+            else:
+                for call in waiting:
+                    call.is_read = True
+                giver = None if onto else pool
+                call = deferred.DeferredCall(
+                    node, used.number, arguments, finish, self._steps, pool=giver
+                )
+                if not onto:
+                    pool.empty()
+                deferred.calls.append(call)
+            if onto:
+                deferred.increment_versions([leaf.grad for leaf in leaves])
+            elif not is_unmarked:
+                if pool is None:
+                    taken = [_result(node, number) for number, _ in self._given]
+                    made = tensors_of(taken, map(sharding_of, leaves))
+                    made = self._viewed([place for _, place in self._given], made)
+                    self._pool = None if self._views else GradientPool(leaves, made)
+                set_gradients(leaves, pool.tensors if pool else made)
             found: list[torch.Tensor | None] = [None] * len(self.reaches)
-            is_unmarked = used is not part and not old
-            for place, value in by_place.items():
+            for number, place in self._returned + self._given * is_unmarked:
                 source = inputs[place]
                 is_marked = source.is_leaf and not is_unmarked
+                value = _result(node, number)
                 made = tensors_of([value], [sharding_of(source) if is_marked else None])
                 is_own = is_unmarked and place in self._own
                 (found[place],) = made if is_own else self._viewed([place], made)
             return found
 
         return backward
+
+    def _pool_of(self, used: Part, *, keeps: bool) -> GradientPool | None:
+        """The gradients that a backward pass by this op gives, or adds to, where it may be
+        deferred; else None."""
+        if keeps or not self._may_be_deferred():
+            return None
+        if used is self.backward:
+            pool = self._pool
+            return pool if pool is not None and pool.is_free() and pool.is_as_made() else None
+        pools = (call.pool for call in deferred.calls if used is self._adding and call.pool)
+        return next((pool for pool in pools if pool.are_gradients(self._leaves)), None)
 
     def _viewed(self, places: Sequence[int], bases: Tensors) -> Tensors:
         """Returns gradients, or their views."""
@@ -642,7 +358,7 @@ class RecordedFunction:
             for base, view in zip(bases, each, strict=True)
         ]
 
-    def _where_gradients_go(self) -> tuple[_Part, Sequence[Storage]]:
+    def _where_gradients_go(self) -> tuple[Part, Sequence[Storage]]:
         """The op for a backward pass, and the gradients of leaf tensors to which it adds, if any:
         autograd gives each leaf tensor its gradient, or adds it, or returns it."""
         leaves = self._leaves
@@ -650,8 +366,7 @@ class RecordedFunction:
         if not leaves:
             return self.backward, ()
         if grad_shardings.accumulates.value and self._leaf_hooks.look():
-            with torch._C.DisableTorchFunctionSubclass():
-                old: list[Any] = [leaf.grad for leaf in leaves]
+            old: list[Any] = gradients_of(leaves)
             if not any([gradient is not None for gradient in old]):  # noqa: C419
                 return self.backward, ()
             if all(map(grad_shardings.adds_plainly, leaves)):
@@ -669,8 +384,12 @@ def _refuse_hook(name: str, *_: Any) -> None:
     )
 
 
-def _is_fresh(view: Any) -> bool:
-    return view is not None and view.is_read and view.is_fresh()
+def _result(node: Node, index: int) -> Value:
+    return node if len(node.op.metas) == 1 else walks.TupleElement(node, index)
+
+
+def _is_watched(tensor: XlaTensor) -> bool:
+    return view_of(tensor) is None and deferred.is_watched(storage_of(tensor))
 
 
 def _keep(gathered: Sequence[Gathered], values: Sequence[Value]) -> None:
@@ -685,57 +404,7 @@ def _keep(gathered: Sequence[Gathered], values: Sequence[Value]) -> None:
             read.keep(next(queue), storage)
 
 
-def _base(capture: Capture, gradient: XlaTensor) -> tuple[Value, views.View | None]:
-    """The value of a gradient that is a view of all of one made inside, and the view: the first op
-    that uses the gradient reads it. Else the gradient's own value."""
-    view, value = view_of(gradient), storage_of(gradient).value
-    is_inside = not capture.is_outside(value) and value not in capture.arguments
-    if view is None or not is_inside or value.meta.numel != view.meta.numel:
-        return reads.operand(gradient), None
-    return value, view.without_cache()
-
-
 def _autocast() -> torch.autocast:
     """A context of the thread's present autocast, for a backward pass, which runs outside of it."""
     dtype, is_on = torch.get_autocast_dtype("xla"), torch.is_autocast_enabled("xla")
     return torch.autocast("xla", dtype, is_on)
-
-
-_TENSOR = object()  # in place of a tensor among the arguments
-
-
-def of_tensors(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> Callable[..., Any]:
-    """Returns a function of a list of values as one of what takes the places of the tensors on xla
-    among them; it holds the other values."""
-    static = [_TENSOR if isinstance(value, XlaTensor) else value for value in values]
-
-    def filled(*operands: Any) -> Any:
-        queue = iter(operands)
-        return function([next(queue) if value is _TENSOR else value for value in static])
-
-    return filled
-
-
-def signature(tensor: XlaTensor) -> tuple[Any, ...]:
-    """Returns all of an argument that a recording depends on."""
-    storage = storage_of(tensor)
-    return (
-        tensor_meta(tensor).layout,
-        sharding_of(tensor),
-        tensor.requires_grad,
-        tensor.is_leaf,
-        storage.is_parameter,
-    )
-
-
-def settings() -> tuple[Any, ...]:
-    """Returns the settings of torch that decide what a function records."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        resolve.matmul_precision(),
-    )

@@ -71,6 +71,9 @@ class Interned(Bounded[Key, Item]):
 
     def of(self, key: Key, make: Callable[[], Item]) -> Item:
         """Returns the item of a key, made where there is none."""
+        item = self.rows.get(key)
+        if item is not None:
+            return item
         item = self._alive.get(key)
         if item is None:
             # Outside of the lock, as `make` may record. The item of a faster thread stays.

@@ -7,6 +7,7 @@ Packages join both (`spmd.adaptive`).
 """
 
 from . import cuts, equal_masks, list_elements, long_lists, pass_result, scan_layers
+from .pass_result import EXPORT_PASSES as EXPORT_PASSES
 from .pass_result import Pass, Passes
 
 PASSES = Passes(

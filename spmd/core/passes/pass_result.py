@@ -86,6 +86,8 @@ CompilePass = tuple[
 
 # The compile passes in their order, of the package's door; packages insert theirs.
 COMPILE_PASSES: list[CompilePass]
+# Those of them that an export runs, too: its text says what they make.
+EXPORT_PASSES: list[CompilePass] = []
 
 
 def runs(needs: Collection[str | type[Lowering]] | None, graph: Graph) -> bool:

@@ -37,6 +37,11 @@ class Kept:
 _KEPT: weakref.WeakSet[Kept] = weakref.WeakSet()
 
 
+def has_any() -> bool:
+    """True if some have no storages yet."""
+    return len(_KEPT) > 0
+
+
 def _store_all() -> None:
     for kept in [*_KEPT]:
         kept.store()

@@ -4,10 +4,11 @@
 # would be another program each time. Why a thread that has ended has no recorder any more: no sync
 # would ever run what it has left.
 
+import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -52,6 +53,17 @@ def enter() -> None:
         _alive[_thread.number] = _thread.life
         torch._C._stash_obj_in_tls(_KEY, _thread.number)
     are_several = are_several or number() > 0 or _thread.is_of_autograd
+
+
+@contextlib.contextmanager
+def acting_as(recorder: int) -> Iterator[None]:
+    """Context in which this thread records for another one."""
+    own = _thread.number, _thread.is_of_autograd
+    _thread.number, _thread.is_of_autograd = recorder, False
+    try:
+        yield
+    finally:
+        _thread.number, _thread.is_of_autograd = own
 
 
 def number() -> int:

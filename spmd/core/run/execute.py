@@ -52,11 +52,11 @@ def run(
     foreign_storages = pending_except(storages_here) if _has_other_readers() else []
     if donate and at_once.value is not None:
         storages_here = _without_lists(at_once.value.left_out(storages_here), storages_here)
-    is_undivided = donate and not foreign_storages and _is_undivided()
-    known, calls = known_graphs.ready(storages_here) if is_undivided else None, None
+    is_whole = donate and not foreign_storages and is_undivided()
+    known, calls = known_graphs.ready(storages_here) if is_whole else None, None
     if known is None and at_once.value is None:  # lists of tokens read the ops as they are
         storages_here, calls = inlined_calls.inline(storages_here, foreign_storages)
-    if calls is not None and is_undivided:
+    if calls is not None and is_whole:
         known = known_graphs.ready(storages_here)
     if known is not None:
         ready, storages = known
@@ -95,7 +95,7 @@ def _without_lists(lists: Sequence[Node], storages: Sequence[Storage]) -> list[S
     ]
 
 
-def _is_undivided() -> bool:
+def is_undivided() -> bool:
     """True if the pending values of this thread are one graph, and nothing but its program sees
     them."""
     are_aside = any(ref() is not None for ref in ASIDE)
@@ -292,7 +292,7 @@ def _run_subgraph(
         ready = prepared(graph, subgraph, roots_left, flow, line, donate=donate)
         # A graph that no pass has changed becomes a known graph: later syncs compare with it.
         is_whole = donate and ready.graph is graph and not flow.subgraph_of
-        if is_whole and ready.program is not None and _is_undivided():
+        if is_whole and ready.program is not None and is_undivided():
             for noted_calls in (None, calls) if calls is not None else (None,):
                 known_graphs.note(graph, [x for _, x in roots], ready.program, noted_calls)
     if ready.parts:

@@ -38,6 +38,8 @@ def inline(
     calls = Calls(nodes, storages, {storage: storage.value for storage in storages})
     for storage in (*storages, *others):
         storage.value = new.get(value_name(storage.value), storage.value)
+        if storage.past:  # a cut gives them the memory of the storage
+            storage.past = [new.get(value_name(past), past) for past in storage.past]
     for view, *_ in READ:
         if view.value is not None:
             view.value = new.get(value_name(view.value), view.value)

@@ -11,7 +11,7 @@ from ..base.config import config
 from ..graph.graph import Graph, Node, origin, replace_operands, value_name
 from ..graph.source import Line
 from ..passes import COMPILE_PASSES, PASSES, checker, dynamic
-from ..passes.pass_result import Changed, Cut, OnHost, Pass, Sync, runs
+from ..passes.pass_result import Changed, CompilePass, Cut, OnHost, Pass, Sync, runs
 from ..programs import cache
 from ..record import recorders
 from ..sharding.value import Sharding
@@ -61,9 +61,11 @@ def prepared(
     return Prepared(graph, program, why_not=reasons[0] if reasons else "")
 
 
-def run_compile_passes(graph: Graph, may_scan: bool = True) -> Graph:
+def run_compile_passes(
+    graph: Graph, may_scan: bool = True, passes: Sequence[CompilePass] = COMPILE_PASSES
+) -> Graph:
     """Returns a graph after the compile passes, in the form in which it is lowered."""
-    for name, run, needs in COMPILE_PASSES:
+    for name, run, needs in passes:
         if not runs(needs, graph):
             continue
         result, note = run(graph, may_scan)

@@ -31,6 +31,7 @@ from ..graph.graph import (
     value_name,
 )
 from ..graph.op import OpSpec
+from ..record import deferred
 from ..record.storage import (
     ASIDE,
     LIVE,
@@ -108,6 +109,7 @@ def recorded(plan: Recording) -> Iterator[None]:
             ASIDE[:],
             [(row, row[0].value, row[0].stamp) for row in READ],
         )
+        deferred.finish()
         log = UndoLog(is_step=True)
         UNDO.append(log)
         snapshot = _snapshot([*live, *aside], log)

@@ -120,6 +120,10 @@ def settle_by_host(storages: list[Storage], count: Value | None = None) -> list[
     return [storage for storage in storages if type(storage.value) is not DeviceData]
 
 
+# Called by each sync before it collects what is pending; one that has run all of it returns the
+# numbers of results and of ops.
+instead: list[Callable[[], tuple[int, int] | None]] = []
+
 # Called when a sync has waited for the devices.
 after_wait: list[Callable[[], None]] = []
 
@@ -135,21 +139,22 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         processes.collect_garbage()
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
+        launched = next(filter(None, (launch() for launch in instead)), None)
         storages = (
-            pending()
-            if recording.value is not None
-            else [
-                storage
-                for storage in pending()
-                if storage.sharding is None or not _is_far_state(storage)
-            ]
+            []
+            if launched
+            else settle_by_host(
+                pending()
+                if recording.value is not None
+                else [
+                    storage
+                    for storage in pending()
+                    if storage.sharding is None or not _is_far_state(storage)
+                ]
+            )
         )
-        storages = settle_by_host(storages)
-        num_iterations, num_ops, num_nodes = (
-            counters.counter("loop_iterations"),
-            pace.recorded_ops,
-            0,
-        )
+        num_iterations, num_ops = counters.counter("loop_iterations"), pace.recorded_ops
+        num_tensors, num_nodes = launched or (len(storages), 0)
         if storages:
             counters.add("syncs")
             try:
@@ -170,7 +175,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         in_flight.wait()
         for note in after_wait:
             note()
-    watch.notify(len(storages))
+    watch.notify(num_tensors)
     if (plan := recording.value) is not None:
         # After all programs of the sync, as a recording may end the script that is recorded here.
         plan.synced()
@@ -190,14 +195,10 @@ def _is_far_state(storage: Storage) -> bool:
 
 def _unlist_settled() -> None:
     """Removes storages that have data by now from LIVE; pending ones of other threads stay."""
-    pending_refs = []
     for ref in LIVE:
-        storage = ref()
-        if storage is not None and not is_data(storage.value):
-            pending_refs.append(ref)
-        elif storage is not None:
-            storage.listed = False
-    LIVE[:] = pending_refs
+        if (storage := ref()) is not None:
+            storage.listed = not is_data(storage.value)
+    LIVE[:] = [ref for ref in LIVE if (storage := ref()) is not None and storage.listed]
     forget_reads()
 
 

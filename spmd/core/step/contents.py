@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ..record.tensor import described
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -24,17 +26,10 @@ class Change:
 
     def settled(self) -> "Change":
         """Returns the change with its old value as text, which keeps no object alive."""
-        return replace(self, old=missing if self.old is missing else _Words(_short(self.old)))
+        return replace(self, old=missing if self.old is missing else _Words(described(self.old)))
 
     def __str__(self) -> str:
-        return f"{self.path} was {_short(self.old)}, now {_short(self.new)}"
-
-
-def _short(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor {list(value.shape)}"
-    text = repr(value)
-    return text if len(text) <= 60 else f"a {type(value).__name__}"
+        return f"{self.path} was {described(self.old)}, now {described(self.new)}"
 
 
 class _Words(str):

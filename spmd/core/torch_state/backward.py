@@ -19,6 +19,7 @@ from ..base.interrupt import later
 from ..base.state import PerThread, held, while_any
 from ..graph.graph import origin
 from ..graph.source import THREADS, Line, Ring, forward_ring
+from ..record import tensor as tensors
 from ..record.annotations import annotate
 from ..record.storage import Storage
 from ..record.tensor import WHEN_PARAMETER, XlaTensor, note_gradients
@@ -28,6 +29,9 @@ from ..record.views import read
 PIN = -1  # the key of our hook on a gradient, which no handle of torch has
 # the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
 PINNED = "_pins_grad"
+
+
+_set_hooks: Any = vars(torch._C.TensorBase)["_backward_hooks"].__set__
 
 
 def follow(tensor: Any, *, after_leave: bool = False) -> None:
@@ -45,7 +49,7 @@ def follow(tensor: Any, *, after_leave: bool = False) -> None:
         pin = tensor.__dict__[PINNED] = partial(_pin_arriving, tensor._storage.ref)
         # register_hook without its handle, which costs more than the mark
         if tensor._backward_hooks is None:
-            tensor._backward_hooks = OrderedDict({PIN: pin})
+            _set_hooks(tensor, OrderedDict({PIN: pin}))  # no note: nobody has seen its hooks
             tensor.grad_fn._register_hook_dict(tensor)  # else autograd calls none of them
         else:
             tensor._backward_hooks[PIN] = pin
@@ -122,17 +126,22 @@ class LeafHooks:
     def __init__(self, leaves: Sequence[torch.Tensor]):
         self._leaves = leaves
         self._seen: Any = None
+        self._assignment: object = None  # the last one when the hooks were read
         self.are_plain, self.visited = True, [*leaves[:0]]
 
     def look(self) -> bool:
         """Returns `are_plain` of the hooks as they are."""
-        with torch._C.DisableTorchFunctionSubclass():
-            before = [leaf._backward_hooks for leaf in self._leaves]
-            behind = [leaf._post_accumulate_grad_hooks for leaf in self._leaves]
-        hooks: Any = filter(None, [*before, *behind])
-        seen = before, behind, [*itertools.chain.from_iterable(hooks)]
+        if self._assignment is not tensors.last_assignment:
+            self._assignment = tensors.last_assignment
+            with torch._C.DisableTorchFunctionSubclass():
+                self._before = [leaf._backward_hooks for leaf in self._leaves]
+                self._behind = [leaf._post_accumulate_grad_hooks for leaf in self._leaves]
+            self._boxes = [*filter(None, (*self._before, *self._behind))]
+            self._seen = None
+        seen = [*map(len, self._boxes)], [*itertools.chain.from_iterable(self._boxes)]
         if seen != self._seen:
             self._seen = seen
+            before, behind = self._before, self._behind
             plays = [
                 [hasattr(hook, "plays") for hook in (hooks or {}).values()] for hooks in behind
             ]
@@ -283,9 +292,10 @@ def _ends(roots: Sequence[torch.Tensor], decisions: dict[Any, Any]) -> list[torc
             todo += [other for other in others if other is not None]
             if len(visited) > _MOST_NODES:
                 return None
-    leaves = {id(leaf) for call in calls for leaf in call.leaves}
-    if len(leaves) < sum(len(call.leaves) for call in calls) or not leaves.isdisjoint(ends):
-        return None
+    if len(calls) > 1 or ends:
+        leaves = {id(leaf) for call in calls for leaf in call.leaves}
+        if len(leaves) < sum(len(call.leaves) for call in calls) or not leaves.isdisjoint(ends):
+            return None
     for call in calls:
         visits = call.decide(decisions)
         if visits is None:

@@ -87,6 +87,7 @@ TRACED = (
     "spmd.steps.segments.module_slot._called",
     "spmd.steps.segments.segment_calls._norm",
     "spmd.steps.segments.segment_calls._clip",
+    "spmd.steps.segments.segment_calls._clip_to",
     "fsdp.attach._note_added",
     "spmd.loops.recompute.recompute.remat",
     f"{_MANUAL}.shard_map.shard_map",

@@ -12,7 +12,8 @@ from torch.fx import GraphModule
 
 from ...core import BodyError, XlaTensor, counters, storage_of
 from ...core.extend import body, walks
-from ...loops.recorded_call import RecordedFunction, of_tensors, settings, signature
+from ...loops.recorded_call import RecordedFunction
+from ...loops.recorded_ops import of_tensors, settings, signature
 from .calls import left_on_error
 from .lines import WithLines, place_of
 

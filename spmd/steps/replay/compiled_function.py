@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.compiler import is_compiling
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ...core import (
     DEVICE,
@@ -39,7 +39,16 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import SYNC_LOCK, Change, body, interrupt, record_calls, storages, walks
+from ...core.extend import (
+    SYNC_LOCK,
+    Change,
+    body,
+    deferred,
+    interrupt,
+    record_calls,
+    storages,
+    walks,
+)
 from ...tensors import closures
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
@@ -258,8 +267,8 @@ class CompiledFunction(Generic[P, R]):
                 return None, None, unready
             for entry in [*kind.entries]:
                 why = entry.stale(flat)
-                if _has_gone(why):
-                    kind.entries.remove(entry)  # it may hold the old tensor
+                if has_gone(why):
+                    kind.entries.remove(entry)  # it may hold the old tensors
                 numbers = "" if why else entry.replay.numbers.now(flat)
                 if not isinstance(numbers, str) and (
                     entry.scope is None or entry.schedule.is_due()
@@ -314,6 +323,7 @@ class CompiledFunction(Generic[P, R]):
         apart: Mapping[int, ObjectParts],
     ) -> Any:
         """Calls the function as it is, and keeps the recording where it can be replayed."""
+        deferred.finish()
         check, began = cause if isinstance(cause, _Check) else None, time.perf_counter()
         if check is None:
             self.num_recorded += 1
@@ -375,6 +385,7 @@ class CompiledFunction(Generic[P, R]):
                     self._end(check.entry, why)
                     return recorded.result
                 schedule.checked(began)
+                replay = self._checked(check.entry.replay, replay)
             kind.refused.clear()
             floats = {
                 i: item
@@ -425,6 +436,10 @@ class CompiledFunction(Generic[P, R]):
         """The replay of a call, and what checks compare; raises ReplayError."""
         replay = Replay(Recipe(recorded), recorded)
         return replay, Rows(recorded, replay.recipe)
+
+    def _checked(self, old: Any, new: Any) -> Any:
+        """The replay that goes on, of a recording and an equal one that checked it."""
+        return new
 
     def _end_step(self, *, runs: bool) -> None:
         """The end of a call that ran as Python. runs: its programs are still to run."""
@@ -535,9 +550,11 @@ def is_recorded() -> bool:
     return is_kept or bool(body.names.value) or is_compiling()
 
 
-def _has_gone(why: Change | str | None) -> bool:
-    """True if a tensor, or its data, is another one."""
-    return isinstance(why.old, torch.Tensor) if isinstance(why, Change) else why == REPLACED
+def has_gone(why: Change | str | None) -> bool:
+    """True if a tensor, its data or a container of tensors, which a guard holds, is another."""
+    if not isinstance(why, Change):
+        return why == REPLACED
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(why.old))
 
 
 @functools.cache

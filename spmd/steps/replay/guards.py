@@ -387,21 +387,30 @@ class Counters:
 class _CounterGroup:
     """Counters that have one value, and to which a call adds one amount.
 
-    present: their vector; the counters where one had other memory at the last look.
+    present: their vector.
     """
 
     def __init__(self, value: float, amount: float, tensors: list[torch.Tensor]):
         self.value, self.amount, self._tensors = value, amount, tensors
-        vector = torch.stack(tensors)
-        for index, tensor in enumerate(tensors):
+        self._join()
+
+    def _join(self) -> None:
+        """Makes the counters one vector in memory."""
+        vector = torch.stack(self._tensors)
+        for index, tensor in enumerate(self._tensors):
             tensor.data = vector[index]
         self._vector = _array_of(vector)
-        self._addresses = [*map(torch.Tensor.data_ptr, tensors)]
+        self._addresses = self._places()
+
+    def _places(self) -> list[int]:
+        return [*map(torch.Tensor.data_ptr, in_cache(self._tensors))]
 
     def look(self) -> None:
-        """Finds what is present."""
-        is_whole = [*map(torch.Tensor.data_ptr, in_cache(self._tensors))] == self._addresses
-        self.present = [self._vector] if is_whole else [*map(_array_of, self._tensors)]
+        """Finds what is present; joins it again where another group has joined one of these, or a
+        checkpoint was loaded."""
+        if self._places() != self._addresses:
+            self._join()
+        self.present = [self._vector]
 
 
 def _array_of(tensor: torch.Tensor) -> Any:

@@ -24,6 +24,7 @@ from ...core import (
     DeviceData,
     Storage,
     XlaTensor,
+    described,
     host_reads,
     observation,
     storage_of,
@@ -60,7 +61,9 @@ class GroupNumber:
         value: Any = self.group.get(self.key)
         if self.item is not None and type(value) is tuple and len(value) > self.item:
             value = value[self.item]
-        return value if type(value) is float else f"{self.key!r} of a parameter group is {value!r}"
+        if type(value) is float:
+            return value
+        return f"{self.key!r} of a parameter group is {described(value)}"
 
 
 class Argument(NamedTuple):

@@ -16,6 +16,7 @@ from ...core import (
     Sharding,
     Storage,
     XlaTensor,
+    gradients_of,
     points,
     storage_of,
     tensor_meta,
@@ -23,8 +24,7 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import executables, failing, pace, schedule, store, tensors
-from . import watched_storages
+from ...core.extend import deferred, executables, failing, pace, schedule, store, tensors
 from .guards import OF_ATTRIBUTES, DictVersions, ReplayedNumbers, in_cache
 from .host_tensors import uploaded
 from .observed_call import ObservedCall
@@ -52,11 +52,11 @@ class Known:
     """The facts of the tensors of a call: attributes that are no Python state.
 
     [Note: facts] Most tensors are never replaced. A tensor's attributes are a dict with a version,
-    its storage counts assignments (`watched_storages`), and the rest, which torch keeps in C++, is
-    one list of marks, compared where such attributes were assigned (`tensors.last_assignment`;
-    gradients, which every step assigns: `last_gradient`);
-    `requires_grad` is compared always, as functions of torch set it past the class. The facts
-    themselves are compared where one of these has changed.
+    its storage counts assignments (`core.record.deferred`), and the rest, which torch keeps in C++,
+    is one list of marks, compared where such attributes were assigned (`tensors.last_assignment`;
+    gradients, which every step assigns: `last_gradient`); `requires_grad` is compared always, as
+    functions of torch set it past the class. The facts themselves are compared where one of these
+    has changed.
     """
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
@@ -97,8 +97,7 @@ class Known:
             ]
 
     def _have_gradients(self) -> list[bool]:
-        with torch._C.DisableTorchFunctionSubclass():
-            return [tensor.grad is not None for tensor in self._trainable]
+        return [gradient is not None for gradient in gradients_of(self._trainable)]
 
     def _hooks(self) -> list[Any]:
         return [
@@ -131,15 +130,15 @@ class Known:
             if self._have_gradients() != self._facts[_OTHER_GRADIENTS]:
                 self._gradient = None
                 return _OTHER_GRADIENTS
-        num_assigned = watched_storages.num_assigned
-        is_same = OF_ATTRIBUTES and self._seen == (self._versions.now(), num_assigned)
+        num_annotated = deferred.num_annotated
+        is_same = OF_ATTRIBUTES and self._seen == (self._versions.now(), num_annotated)
         if not is_same or self._assignment is not tensors.last_assignment:
             self._assignment, marks = tensors.last_assignment, self._marks_now()
             is_same = is_same and all(map(_is, marks, self._marks))
         if not is_same:
             dicts = [mark for mark in marks if isinstance(mark, dict)]
             self._versions, self._marks = DictVersions(dicts), marks
-            seen = self._versions.now(), num_assigned
+            seen = self._versions.now(), num_annotated
             for words, facts in self._facts_now().items():
                 known = self._facts[words]
                 if len(facts) != len(known) or not all(map(_is, facts, known)):
@@ -151,6 +150,77 @@ class Known:
         return "it is called inside spmd.use_sharding" * any(self._entered)
 
 
+class BoundState:
+    """The data of storages, as the arguments and results of programs.
+
+    data: of each storage, as it was bound last.
+    """
+
+    def __init__(self, storages: Sequence[Storage], tasks: "Sequence[Task]"):
+        self._storages, self._tasks = storages, tasks
+        self._shardings = {
+            origin.number: sharding
+            for task in tasks
+            for origin, sharding in zip(task.inputs, task.shardings, strict=True)
+            if isinstance(origin, OfState)
+        }
+        deferred.watch(storages)
+        self.data: list[Any] = []
+        self._is_bound = False
+        self._stores: list[Any] | None = None  # of the data, when arguments were bound
+        self._bound = (-1, -1)  # the counts of changes when they were
+
+    def ready(self) -> str:
+        """Binds the data as it is now; the reason why the programs cannot read it, or ""."""
+        is_same = self._bound == (deferred.num_assigned, store.num_moved)
+        return "" if is_same else self._bind()
+
+    def give_up(self, line: Any) -> None:
+        """Drops the data that a run, which did not finish, has taken."""
+        for data in self.data:
+            if data.is_lost():
+                data.give_up(f"its buffer was donated to the run at {line}, which did not finish")
+
+    def _bind(self) -> str:
+        """Binds the programs to the state's present data; the reason why they cannot read it, or
+        ""."""
+        values: list[Any] = deferred.values(self._storages)
+        if not all(type(value) is DeviceData for value in values):
+            return "a tensor has no data"
+        is_new = not self._is_bound or not all(map(_is, values, self.data))
+        for index, value in enumerate(values):
+            # Another program may have moved data to its own devices, a row of a stack as well.
+            wanted = self._shardings.get(index)
+            is_elsewhere = wanted and value.store is None and value.sharding is not wanted
+            if is_new or is_elsewhere or value.lost_reason is not None:
+                why = self._moved(index, value)
+                if why:
+                    return why
+        if is_new:
+            self.data, self._stores, self._is_bound = values, None, True
+        # Other programs stack the same data, and each stack that is made here takes data from other
+        # arguments.
+        while self._stores is None or not all(
+            map(_is, [data.store for data in values], self._stores)
+        ):
+            self._stores = [data.store for data in values]
+            for task in self._tasks:
+                task.bind(values)
+        self._bound = deferred.num_assigned, store.num_moved
+        return ""
+
+    def _moved(self, index: int, value: Any) -> str:
+        sharding = self._shardings.get(index)
+        if value.is_abstract:
+            return "a tensor has no data"
+        value.check()
+        if sharding is not None and value.host is None and value.sharding is not sharding:
+            return f"a tensor {value.meta!r} is sharded as {value.sharding!r}, not {sharding!r}"
+        if sharding is not None:
+            schedule.bring([value], [sharding])
+        return ""
+
+
 class Replay:
     """The programs of a recorded call, ready to run on the state as it is."""
 
@@ -158,13 +228,8 @@ class Replay:
         self.recipe = recipe
         self.numbers = ReplayedNumbers(call)
         self._host_calls = call.host_calls
-        self._tasks = [*map(_Task, call.observation.ran, recipe.inputs, recipe.roots)]
-        self._shardings = {
-            origin.number: sharding
-            for task in self._tasks
-            for origin, sharding in zip(task.inputs, task.shardings, strict=True)
-            if isinstance(origin, OfState)
-        }
+        self._tasks = [*map(Task, call.observation.ran, recipe.inputs, recipe.roots)]
+        self._state = BoundState(recipe.storages, self._tasks)
         roots = [root for task in self._tasks for root in task.roots]
         places = {root.number for root in roots if isinstance(root, OfState)}
         # Of the arguments that the programs write: place, and sharding before and after.
@@ -172,6 +237,7 @@ class Replay:
         self._in_place = [entry for task in self._tasks for entry in task.in_place]
         self.writes = bool(places or self._overwritten)
         self._written = [recipe.storages[index] for index in sorted(places)]
+        self._written_refs = [storage.ref for storage in self._written]
         written = {id(storage) for storage in self._written}
         tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
         self._parameters = [tensor for tensor in tensors if tensor.requires_grad]
@@ -182,10 +248,6 @@ class Replay:
         self._gradients = [
             (x, new) for x, had, new in recipe.gradients if new is not True and (had or new)
         ]
-        watched_storages.watch(recipe.storages)
-        self._data: list[Any] | None = None
-        self._stores: list[Any] | None = None  # of the data, when arguments were bound
-        self._bound = (-1, -1)  # the counts of changes when they were
         self._replaced: list[Storage] = []
         origins = [origin for task in self._tasks for origin in task.inputs]
         of_host = [
@@ -206,10 +268,9 @@ class Replay:
         why = self._known.check()
         if why:
             return why
-        if self._bound != (watched_storages.num_assigned, store.num_moved):
-            why = self._bind()
-            if why:
-                return why
+        why = self._state.ready()
+        if why:
+            return why
         self._replaced = []
         for container, key, meta in self.recipe.replaced:
             tensor = container.grad if key is None else container[key]
@@ -227,34 +288,8 @@ class Replay:
             return "a tensor whose data the host pads, or moves, is on the device"
         return ""
 
-    def _bind(self) -> str:
-        """Binds the programs to the state's present data; the reason why they cannot read it, or
-        ""."""
-        values: list[Any] = [storage.value for storage in self.recipe.storages]
-        is_new = self._data is None or not all(map(_is, values, self._data))
-        for index, value in enumerate(values):
-            # Another program may have moved data to its own devices, a row of a stack as well.
-            wanted = self._shardings.get(index)
-            is_elsewhere = wanted and value.store is None and value.sharding is not wanted
-            if is_new or is_elsewhere or value.lost_reason is not None:
-                why = self._moved(index, value)
-                if why:
-                    return why
-        if is_new:
-            self._data, self._stores = values, None
-        # Other programs stack the same data, and each stack that is made here takes data from other
-        # arguments.
-        while self._stores is None or not all(
-            map(_is, [data.store for data in values], self._stores)
-        ):
-            self._stores = [data.store for data in values]
-            for task in self._tasks:
-                task.bind(values)
-        self._bound = watched_storages.num_assigned, store.num_moved
-        return ""
-
     def _found(self, flat: Sequence[Any]) -> "Found":
-        return Found(flat, self.recipe.storages, self._data or (), self._replaced, [], {})
+        return Found(flat, self.recipe.storages, self._state.data, self._replaced, [], {})
 
     def overwritten(self, flat: Sequence[Any]) -> list[Any]:
         """The data of state and of arguments that the programs write over."""
@@ -281,17 +316,6 @@ class Replay:
             storage.stamp += 1
         return own
 
-    def _moved(self, index: int, value: Any) -> str:
-        sharding = self._shardings.get(index)
-        if type(value) is not DeviceData or value.is_abstract:
-            return "a tensor has no data"
-        value.check()
-        if sharding is not None and value.host is None and value.sharding is not sharding:
-            return f"a tensor {value.meta!r} is sharded as {value.sharding!r}, not {sharding!r}"
-        if sharding is not None:
-            schedule.bring([value], [sharding])
-        return ""
-
     def run(self, flat: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
         """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
         for task in self._tasks:
@@ -301,23 +325,18 @@ class Replay:
         # Here, as the tensors that `Known` has looked at are still in the processor's cache. By its
         # version autograd refuses a saved tensor that was written since: none but a parameter is
         # saved where no op was recorded.
-        torch._C._increment_version(self._parameters)
+        deferred.increment_versions(self._parameters)
         if self._num_ops != pace.recorded_ops:
             self._num_ops = pace.recorded_ops
-            torch._C._increment_version(self._buffers)
+            deferred.increment_versions(self._buffers)
         objects = self._found(flat)._replace(own=self._own_data(flat))
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
                 objects.results.append(task.run(objects, numbers))
         except BaseException:
-            for data in objects.data:
-                if data.is_lost():
-                    data.give_up(
-                        f"its buffer was donated to the run at {self.line}, which did not finish"
-                    )
+            self._state.give_up(self.line)
             raise
-        for storage in self._written:
-            storage.stamp += 1
+        deferred.count_up(self._written_refs)
         self.numbers.counters.advance()
         return self._results(objects)
 
@@ -408,7 +427,7 @@ class Found(NamedTuple):
         return self.storage(over).value
 
 
-class _Task:
+class Task:
     """One program, its inputs and roots (see `Recipe`), and the objects whose buffers it takes and
     gives."""
 

@@ -2,6 +2,7 @@
 gradients, without a word of the user's."""
 
 import functools
+import itertools
 import threading
 import weakref
 from typing import Any
@@ -14,7 +15,10 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 from torch.utils._pytree import tree_leaves
 
-from ...core import XlaTensor, config, held, replaces
+from ...core import XlaTensor, config, gradients_of, held, replaces, set_gradients
+from ..replay.observed_call import ObservedCall
+from ..replay.recipe import Recipe
+from . import equal_steps as equal_steps
 from . import module_slot
 from .segment_function import SegmentFunction
 
@@ -83,7 +87,8 @@ def _call_of(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class OptimizerSegment(_Segment):
-    """An optimizer's steps, as a function of the gradients."""
+    """An optimizer's steps, as a function of the places of parameters without a gradient, as text,
+    and of the gradients."""
 
     def __init__(self, optimizer: Any, step: Any):
         self._step = step
@@ -92,12 +97,20 @@ class OptimizerSegment(_Segment):
     def _roots(self) -> list[tuple[str, Any]]:
         return [*super()._roots(), ("its step", self._step)]
 
+    def _recipe_of(self, call: ObservedCall) -> Recipe:
+        recipe = super()._recipe_of(call)
+        groups: Any = getattr(self._of(), "param_groups", ())
+        trained = {id(x) for group in groups for x in group["params"]}
+        # these gradients are its arguments
+        recipe.gradients = [entry for entry in recipe.gradients if id(entry[0]) not in trained]
+        return recipe
+
 
 def _trained(optimizer: Any) -> list[torch.Tensor]:
     return [x for group in optimizer.param_groups for x in group["params"] if x.grad is not None]
 
 
-def _step_of(of: Any, step: Any, *gradients: torch.Tensor) -> Any:
+def _step_of(of: Any, step: Any, _without: str, *gradients: torch.Tensor) -> Any:
     """Makes a step with these gradients."""
     trained = _trained(of())
     old = [parameter.grad for parameter in trained]
@@ -135,13 +148,28 @@ def _play_steps(kind: type[torch.optim.Optimizer]) -> None:
         segment = _segments.get(self)
         if segment is None:
             segment = _segments[self] = OptimizerSegment(self, original)
-        gradients = [parameter.grad for parameter in _trained(self)]
-        is_on_device = gradients and all(type(gradient) is XlaTensor for gradient in gradients)
-        result = segment(*gradients) if is_on_device else original(self)
+        each = gradients_of([x for group in self.param_groups for x in group["params"]])
+        gradients = [gradient for gradient in each if gradient is not None]
+        is_on_device = {*map(type, gradients)} == {XlaTensor}
+        without = (
+            str([i for i, gradient in enumerate(each) if gradient is None])
+            if len(gradients) < len(each)
+            else ""
+        )
+        result = segment(without, *gradients) if is_on_device else original(self)
         return result if loss is None else loss
 
     step.is_segment = True  # type: ignore[attr-defined]
     kind.step = step  # type: ignore[method-assign]
+
+
+@replaces(torch.optim.Optimizer, "zero_grad")
+def _zero_grad(original: Any, optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+    each = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if set_to_none and {*map(type, each)} == {XlaTensor} and not torch.compiler.is_compiling():
+        set_gradients(each, itertools.repeat(None))
+    else:
+        original(optimizer, set_to_none)
 
 
 class _Holder:
@@ -154,10 +182,7 @@ class _Holder:
 def _play_clipping(original: Any, gradients: list[Any], held: Any, *others: Any) -> Any:
     """Calls a function of clip_grad as a segment. held: makes its argument of the gradients."""
     is_segment = (
-        config.replay_steps
-        and not _thread.is_inside
-        and gradients
-        and all(type(gradient) is XlaTensor for gradient in gradients)
+        config.replay_steps and not _thread.is_inside and {*map(type, gradients)} == {XlaTensor}
     )
     if not is_segment:
         return original(held(gradients), *others)
@@ -175,6 +200,7 @@ def _play_clipping(original: Any, gradients: list[Any], held: Any, *others: Any)
 
 # No `replaces`: Dynamo traces functions that it finds by name (`steps.dynamo.functions`).
 _total_norm, _scale_to_norm = clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_
+_clip_norm = clip_grad.clip_grad_norm_
 
 
 def _norm(
@@ -202,11 +228,30 @@ def _clip(
     return _play_clipping(_scale_to_norm, gradients, _held, max_norm, total_norm, foreach)
 
 
+def _clip_to(
+    parameters: Any,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> torch.Tensor:
+    others = max_norm, norm_type, error_if_nonfinite, foreach
+    if torch.compiler.is_compiling():
+        return _clip_norm(parameters, *others)
+    each = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
+    gradients = [gradient for gradient in gradients_of(each) if gradient is not None]
+    if not gradients:
+        return _clip_norm(each, *others)
+    return _play_clipping(_clip_norm, gradients, _held, *others)
+
+
 def _held(gradients: Any) -> list[_Holder]:
     return [*map(_Holder, gradients)]
 
 
+_clip_to.__doc__ = _clip_norm.__doc__
 clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_ = _norm, _clip
+clip_grad.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = _clip_to
 
 
 def _all(kind: Any) -> list[Any]:

@@ -20,14 +20,17 @@ from ...core import (
     storage_of,
     syncs,
 )
-from ...core.extend import Change, walks
-from ...loops.recorded_call import NotOneOpError, RecordedFunction, of_tensors
+from ...core.extend import Bounded, Change, Interned, deferred, walks
+from ...loops.gradient_pool import Late, late
+from ...loops.recorded_call import RecordedFunction
+from ...loops.recorded_ops import NotOneOpError, of_tensors
 from ..replay.argument_objects import ObjectParts
 from ..replay.compiled_function import (
     PLAIN,
     CallKind,
     CompiledFunction,
     aliases,
+    has_gone,
     placed,
     replicated_is_none,
 )
@@ -44,6 +47,7 @@ _STORAGE, _VIEW, _VALUE, _SHARDING, _LAYOUT, _STRIDES, _REQUIRES_GRAD = map(
     operator.attrgetter,
     ("_storage", "_view", "value", "sharding", "_meta.layout", "_meta.strides", "requires_grad"),
 )
+_GRADIENT = {"grad", "_grad"}
 _RESULTS = frozenset({walks.TupleElement})
 _MOST_MISSES = 16  # recordings without a replay
 _MOST_STATES = 4  # that calls of one kind take turns in, as of training and of evaluation
@@ -55,14 +59,12 @@ class _KnownTensors(Known):
     """The facts of the tensors of a segment. It holds no storage: one that has gone would be a
     result of the step."""
 
+    def __init__(self, recipe: Recipe, call: ObservedCall):
+        super().__init__(recipe, call)
+        deferred.watch(self._storages())
+
     def _storages(self) -> Sequence[Storage]:
         return [*map(_STORAGE, in_cache(self._tensors))]
-
-    def check(self) -> str:
-        annotated = "a sharding was annotated"
-        if not all(map(operator.is_, map(_SHARDING, self._storages()), self._facts[annotated])):
-            return annotated
-        return super().check()
 
 
 class _RanAsPythonError(Exception):
@@ -70,6 +72,11 @@ class _RanAsPythonError(Exception):
 
     def __init__(self, result: Any):
         self.result = result
+
+
+class _Facts:
+    """What tensors of calls of one kind have in common; equal ones are one object, whose hash
+    costs nothing."""
 
 
 class _NumbersNow(FormulaNumbers):
@@ -179,8 +186,8 @@ class SegmentReplay:
 
     writes = ()
 
-    def __init__(self, call: ObservedCall, function: RecordedFunction):
-        self.recipe, self.function = _recipe_of(call), function
+    def __init__(self, call: ObservedCall, recipe: Recipe, function: RecordedFunction):
+        self.recipe, self.function = recipe, function
         # What it reads and writes: storages, and of one that the call made its value on the host.
         self._outside = [
             *((_source_of(call, storage_of(x.tensor)), *x[1:]) for x in function.constants()),
@@ -208,9 +215,10 @@ class SegmentReplay:
         is_sum = (function.sums_gradients or function.has_hooks) and function.num_waiting > 0
         return _SUMS * is_sum or _SECOND * function.has_second_gradient
 
-    def run(self, flat: Sequence[Any], values: Sequence[float]) -> Any:
-        """Records the op; returns the call's result."""
-        result = self.function(_tensors(flat), partial(self.numbers.now_passed, values))
+    def run(self, flat: Sequence[Any], values: Sequence[float], found: Late | None) -> Any:
+        """Records the op; returns the call's result. found: of the tensors among its arguments."""
+        passed = partial(self.numbers.now_passed, values)
+        result = self.function(_tensors(flat), passed, found)
         self.numbers.counters.advance()
         return result
 
@@ -238,6 +246,10 @@ class SegmentFunction(CompiledFunction[..., Any]):
         super().__init__(function, (), {})
         self._name, self._of = getattr(of, "__name__", type(of).__name__), weakref.ref(of)
         self._known_keys: set[Any] = set()
+        # of tensors that deferred calls give
+        self._facts_of_late: Bounded[Any, Any] = Bounded(16)
+        self._known_facts: Interned[Any, _Facts] = Interned(64)
+        self._found: Late | None = None  # those of a call that is about to run
 
     def _roots(self) -> list[tuple[str, Any]]:
         return [(self._name, self._of())]
@@ -255,6 +267,23 @@ class SegmentFunction(CompiledFunction[..., Any]):
             for i, item in enumerate(flat)
             if type(item) is not XlaTensor
         ]
+        found = late(tensors)
+        rest = [x for x in found.others(tensors) if x is not None]
+        self._found = None if len(rest) == len(tensors) else found
+        if self._found is None:
+            return *others, self._facts_of(tensors)
+        # Gradients of deferred calls are as they were after the same ones.
+        key = found.givers, found.places, self._facts_of(rest)
+        known = self._facts_of_late.get(key)
+        if known is None:
+            deferred.finish()
+            known = self._facts_of_late.keep(key, self._facts_of(tensors))
+        return *others, known
+
+    def _facts_of(self, tensors: Sequence[XlaTensor]) -> _Facts:
+        return self._known_facts.of(self._compared(tensors), _Facts)
+
+    def _compared(self, tensors: Sequence[XlaTensor]) -> tuple[Any, ...]:
         storages = [*map(_STORAGE, tensors)]
         values = [*map(_VALUE, storages)]
         if _RESULTS.issuperset(map(type, values)):  # of one op, as gradients are
@@ -269,7 +298,6 @@ class SegmentFunction(CompiledFunction[..., Any]):
         with torch._C.DisableTorchFunctionSubclass():
             requires_grad = tuple(map(_REQUIRES_GRAD, tensors))
         return (
-            *others,
             aliases(tensors) if len(tensors) > len({*storages}) else (),
             # Where a view begins does not matter: its value is recorded in front of the call.
             tuple(map(_LAYOUT, tensors)),
@@ -293,7 +321,8 @@ class SegmentFunction(CompiledFunction[..., Any]):
         return ""
 
     def _run(self, replay: Any, flat: Sequence[Any], vectors: Any) -> Any:
-        return replay.run(flat, vectors)
+        found, self._found = self._found, None
+        return replay.run(flat, vectors, found)
 
     def _ran(self, replay: Any, watch: syncs.Watch) -> None:
         """Nothing has run."""
@@ -302,6 +331,7 @@ class SegmentFunction(CompiledFunction[..., Any]):
         """The step goes on."""
 
     def _recorded(self, kind: CallKind, *arguments: Any) -> Any:
+        self._found = None
         try:
             return super()._recorded(kind, *arguments)
         except _RanAsPythonError as error:
@@ -335,6 +365,9 @@ class SegmentFunction(CompiledFunction[..., Any]):
         seen = next(
             (uses for why, (_, uses) in zip(whys, kind.observed, strict=True) if not why), None
         )
+        kind.observed = [
+            one for one, why in zip(kind.observed, whys, strict=True) if not has_gone(why)
+        ]
         if scope is None and seen is None:
             for why in filter(None, whys[:1]):
                 if isinstance(why, Change):
@@ -345,7 +378,7 @@ class SegmentFunction(CompiledFunction[..., Any]):
             result, recorded.result = recorded.result, None
             uses = _Uses(opened(result), flat, first)
             try:
-                recipe = _recipe_of(self._let_go(recorded))
+                recipe = self._recipe_of(self._let_go(recorded))
                 guards = Guards(recorded.after, recipe.volatile)
                 kind.observed = [(guards, uses), *kind.observed][:_MOST_STATES]
             except ReplayError as error:
@@ -382,6 +415,26 @@ class SegmentFunction(CompiledFunction[..., Any]):
         recorded.result = functions[0], functions[0](_tensors(flat))
         return recorded
 
+    def _recipe_of(self, call: ObservedCall) -> Recipe:
+        """The facts of a call whose result is apart; raises ReplayError."""
+        if call.observation.num_runs:
+            raise ReplayError("it runs a program")
+        recipe = Recipe(call)
+        if recipe.slots or any(new is not True for *_, new in recipe.gradients):
+            raise ReplayError("it replaces a tensor that it finds")
+        # Whether an argument has a gradient is up to the caller, and others that no code names
+        # count for nothing.
+        arguments = {id(item) for item in call.arguments.values()}
+        recipe.gradients = [
+            entry
+            for entry in recipe.gradients
+            if id(entry[0]) not in arguments and not _GRADIENT.isdisjoint(call.names)
+        ]
+        return recipe
+
+    def _checked(self, old: Any, new: Any) -> Any:
+        return old  # by its ops equal steps are known
+
     def _stop(self, kind: CallKind, why: str) -> None:
         kind.refused = [why] * self.tries
         kind.entries.clear()
@@ -397,7 +450,8 @@ class SegmentFunction(CompiledFunction[..., Any]):
     def _replay_of(self, recorded: ObservedCall) -> tuple[Any, Any]:
         (function, result), recorded.result = recorded.result, None
         try:
-            replay = SegmentReplay(self._let_go(recorded), function)
+            self._let_go(recorded)
+            replay = SegmentReplay(recorded, self._recipe_of(recorded), function)
         finally:
             recorded.result = result
         return replay, replay
@@ -412,19 +466,6 @@ def _check_results(function: RecordedFunction) -> None:
 
 def _tensors(flat: Sequence[Any]) -> list[XlaTensor]:
     return [item for item in flat if type(item) is XlaTensor]
-
-
-def _recipe_of(call: ObservedCall) -> Recipe:
-    """The facts of a call whose result is apart; raises ReplayError."""
-    if call.observation.num_runs:
-        raise ReplayError("it runs a program")
-    recipe = Recipe(call)
-    if recipe.slots or any(new is not True for *_, new in recipe.gradients):
-        raise ReplayError("it replaces a tensor that it finds")
-    # Whether an argument has a gradient is up to the caller.
-    arguments = {id(item) for item in call.arguments.values()}
-    recipe.gradients = [entry for entry in recipe.gradients if id(entry[0]) not in arguments]
-    return recipe
 
 
 def _source_of(call: ObservedCall, storage: Storage) -> Any:

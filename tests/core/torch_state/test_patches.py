@@ -17,7 +17,6 @@ from spmd.loops import higher_order
 from spmd.loops.recompute import recompute
 from spmd.mesh import device_mesh
 from spmd.names import torch_words
-from spmd.steps import export_from_device
 from spmd.steps.dynamo import join_compiler
 
 ROWS = [
@@ -25,7 +24,6 @@ ROWS = [
     *install.AT_THE_FIRST_USE,
     *install.IN_A_NEW_THREAD,
     *join_compiler.PATCHES,
-    *export_from_device.PATCHES,
     checkpoint_hooks.PATCH,
     recompute.PATCH,
     *higher_order.PATCHES,
