@@ -402,15 +402,16 @@ class IdsOfPairs:
     def operands(documents: Any) -> tuple[document_ids.Side, document_ids.Side]:
         """The sides of rows and columns [batch or 1, 1, 1, positions], alike."""
         rows, columns = documents.arrays()
-        sides = document_ids.Side(*(x[:, None] for x in rows)), columns
-        batch = max(len(side.ids) for side in sides)
+        sides = jax.tree.map(lambda x: x[:, None], rows), columns
+        batch = max(len(x) for x in jax.tree.leaves(sides))
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape[1:])), sides)
 
     @staticmethod
     def of(sides: Any, length: int) -> "IdsOfPairs":
         rows, columns = sides
-        rows = document_ids.Side(*(x[:, 0] for x in rows))
-        return IdsOfPairs(*document_ids.of_32_bits(rows, columns), length)
+        rows = jax.tree.map(lambda x: x[:, 0], rows)
+        num_rows = columns.ids.shape[-1]
+        return IdsOfPairs(*document_ids.of_32_bits(rows, columns, num_rows), length)
 
     def at(self, of_rows: None, place: Place) -> tuple[jax.Array, ...]:
         """The ids of a pair of chunks."""

@@ -151,7 +151,7 @@ class TestComputed:
     )
     def test_blocks_of_the_mask(self, lengths: tuple[int, int], is_causal: bool) -> None:
         of_case = causal(*lengths) if is_causal else None
-        case = splash._Case(2, lengths, ((0, 0),), of_case, None, 1.0, False, True, 1, 0)
+        case = splash._Case(2, lengths, ((0, 0),), of_case, None, 1.0, False, True, 1, True, 0)
         rows, columns = np.arange(lengths[0])[:, None], np.arange(lengths[1])
         mask = (rows >= columns) | (not is_causal)
         height, forward_width = case.block
@@ -299,9 +299,9 @@ def test_each_kernel_has_its_table(
     monkeypatch.setattr(splash, "_MOST_OF_PARTS", most)
     layouts, of = [], splash._Case.mask_info
 
-    def noted(case: Any, width: int, place: Any, layout: Any, ids: Any = None) -> Any:
+    def noted(case: Any, width: int, place: Any, layout: Any, left: Any = None) -> Any:
         layouts.append(layout)
-        return of(case, width, place, layout, ids)
+        return of(case, width, place, layout, left)
 
     monkeypatch.setattr(splash._Case, "mask_info", noted)
     q = jax.ShapeDtypeStruct((1, 1, length, 32), jnp.float32)
@@ -485,7 +485,7 @@ class TestMasks:
     def test_a_window_computes_its_blocks(self) -> None:
         """Of 64 blocks a head those of a window, in both directions."""
         mask = by_mask(lambda row, column: (column <= row) & (row - column < 512), 4096, 4096)
-        case = splash._Case(2, (4096, 4096), ((0, 0),), mask, None, 1.0, False, True, 1, 0)
+        case = splash._Case(2, (4096, 4096), ((0, 0),), mask, None, 1.0, False, True, 1, True, 0)
         forward = case.mask_info(case.block[1], jnp.int32(0), splash._by_rows)
         assert np.count_nonzero(forward.block_mask) == 15
         assert forward.block_mask.shape == (1, 8, 2)
@@ -581,7 +581,7 @@ class TestDocumentIds:
             masking, bias = attention.masking_of(mask_of(ids), False, *arrays[:2])
             assert masking.documents is not None
             assert not splash.refusal(*arrays[:3], masking, bias, 0.0)
-            ids = document_ids.of_32_bits(*masking.documents.arrays())
+            ids = document_ids.of_32_bits(*masking.documents.arrays(), arrays[0].shape[2])
             how = {"masking": masking, "scale": 0.25, "ids": ids}
             saved = splash.shard_forward(*arrays[:3], **how)
             return saved[0], *splash.shard_backward(*arrays, *saved, **how)[:3]
@@ -635,9 +635,59 @@ class TestDocumentIds:
 
     def test_blocks(self) -> None:
         """Sorted ids leave the blocks of their documents, padding none of its own."""
-        ids = jnp.arange(64)[None] // 16
+        ids = jnp.arange(64, dtype=jnp.int32)[None] // 16
         assert (document_ids.visible(ids, ids, (8, 16)) == np.eye(4).repeat(2, 0)).all()
         assert (document_ids.visible(ids, ids - 2, (16, 16)) == np.eye(4, k=2)).all()
+        both = document_ids.visible(ids, jnp.concatenate([ids, ids - 2]), (16, 16))
+        assert (both == np.stack([np.eye(4), np.eye(4, k=2)])).all()
+
+    @pytest.mark.parametrize("width", [256, 512])
+    @pytest.mark.parametrize("window", [4096, 600])
+    @pytest.mark.parametrize("num_places", [1, 2])
+    @pytest.mark.parametrize("layout", ["_by_rows", "_by_columns", "_all"])
+    def test_layouts(self, layout: str, num_places: int, window: int, width: int) -> None:
+        """Of the blocks that a known mask leaves those that ids leave, each once, in any layout."""
+        mask = by_mask(lambda row, column: (column <= row) & (row - column < window), 2048, 2048)
+        rows = 2048 // num_places
+        starts = tuple((number * rows, 0) for number in range(num_places))
+        case = splash._Case(2, (rows, 2048), starts, mask, None, 1.0, True, True, 1, True, 0)
+        ids = jnp.sort(jax.random.randint(jax.random.key(window), (1, 2048), 0, 5, jnp.int32))
+        for place, (row, _) in enumerate(starts):
+            (by_ids,) = document_ids.visible(ids[:, row : row + rows], ids, case.block)
+            wide = by_ids.reshape(len(by_ids), 2048 // width, -1).any(2)
+            left = wide & (case._tables(width)[place] != 0)
+            info = case.mask_info(width, jnp.int32(place), getattr(splash, layout), by_ids)
+            axis, computed = 2 if layout == "_by_rows" else 1, info.block_mask != 0
+            blocks = [*np.indices(computed.shape)[1:]]
+            blocks[axis - 1] = info.data_next
+            found = np.zeros(left.shape, int)
+            np.add.at(found, tuple(np.asarray(x)[np.asarray(computed)] for x in blocks), 1)
+            np.testing.assert_array_equal(found, left)
+            assert (info.data_next < left.shape[axis - 1]).all()
+
+    @pytest.mark.parametrize(
+        ("mask_of", "may_leave_out"),
+        [
+            (lambda ids, row, column: _same(ids) & (row >= column), False),
+            (lambda ids, row, column: _same(ids) & (row > column), True),
+            (lambda ids, row, column: _same(ids) & (column < 9), True),
+            (lambda ids, row, column: _same(ids) & (ids > 0)[:, None, None], True),
+            (lambda ids, row, column: ids[:, None, :, None] == ids[::-1, None, None], True),
+        ],
+    )
+    def test_rows_that_see_themselves(self, mask_of: Any, may_leave_out: bool) -> None:
+        """No result is replaced where each row is known to see the column of its number."""
+
+        def program(ids: jax.Array) -> jax.Array:
+            at = jnp.arange(256)
+            mask = mask_of(ids, at[:, None], at)
+            query = jnp.zeros((2, 4, 256, 64), jnp.bfloat16)
+            masking, _ = attention.masking_of(mask, False, query, query)
+            case = splash._Case.of(query, query, query, masking, 1.0)
+            assert case.may_leave_rows_out((ids, ids)) == may_leave_out
+            return mask
+
+        jax.eval_shape(program, jax.ShapeDtypeStruct((2, 256), np.int64))
 
     @pytest.mark.parametrize("name", ["positions", "heads", "a number of both"])
     def test_other_data(self, name: str) -> None:

@@ -6,7 +6,7 @@ Not here: ids that are known, which are equations of a mask (`mask_blocks`).
 """
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import jax
@@ -33,10 +33,13 @@ _NO_COLUMN, _NO_ROW = -(2**31 - 1), -(2**31 - 2)
 
 
 class Side(NamedTuple):
-    """The ids of rows or of columns; False for one that is hidden altogether."""
+    """The ids of rows or of columns; False for one that is hidden altogether.
 
-    ids: jax.Array
-    is_in: jax.Array
+    ids: None of rows, for those of the columns of their numbers. is_in: None where all are seen.
+    """
+
+    ids: jax.Array | None
+    is_in: jax.Array | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,36 @@ class Documents:
         """The sides of rows, [batch or 1, 1, rows], and of columns, [batch or 1, 1, 1, columns]."""
         sides = []
         for side, conditions in enumerate((self.of_rows, self.of_columns)):
-            length = self.shape[side - 2]
             ids = jnp.zeros((1, 1), jnp.int32) if self.ids is None else self._array(self.ids[side])
-            is_in = reduce(jnp.logical_and, map(self._array, conditions), jnp.ones((1, 1), bool))
-            shape = max(len(ids), len(is_in)), length
-            sides.append(Side(*(jnp.broadcast_to(x, shape)[:, None] for x in (ids, is_in))))
+            is_in = reduce(jnp.logical_and, map(self._array, conditions)) if conditions else None
+            whole = Side(None if side == 0 and self.is_of_one else ids, is_in)
+            shape = max((len(x) for x in jax.tree.leaves(whole)), default=1), self.shape[side - 2]
+            dims = tuple(range(1, 2 + side))
+            sides.append(
+                jax.tree.map(
+                    lambda x, shape=shape, dims=dims: lax.expand_dims(
+                        jnp.broadcast_to(x, shape), dims
+                    ),
+                    whole,
+                )
+            )
         rows, columns = sides
-        return rows, Side(*(x[:, None] for x in columns))
+        return rows, columns
+
+    @property
+    def is_of_one(self) -> bool:
+        """True if each row has the id of the column of its number."""
+        rank, sides = len(self.shape), self.shape[-2:]
+        if self.ids is None or sides[0] != sides[1]:
+            return self.ids is None and sides[0] == sides[1]
+        (rows, of_rows), (columns, of_columns) = (self.values[index] for index in self.ids)
+        as_columns = tuple(rank - 1 if axis == rank - 2 else axis for axis in of_rows)
+        return name_of(rows) == name_of(columns) and as_columns == tuple(of_columns)
+
+    @property
+    def leaves_no_row_out(self) -> bool:
+        """True if a row is known to see the column of its number, but for what is known."""
+        return self.is_of_one and not self.of_rows and not self.of_columns
 
     def _array(self, index: int) -> jax.Array:
         """A line as [batch or 1, positions or 1]."""
@@ -111,8 +137,8 @@ class Documents:
         dims = [dim for dim, axis in enumerate(axes) if axis is not None]
         order = sorted(dims, key=lambda dim: axes[dim])  # type: ignore[arg-type,return-value]
         sizes = {axes[dim]: array.shape[dim] for dim in dims}
-        array = jnp.squeeze(array, [dim for dim in range(array.ndim) if dim not in dims])
-        array = array.transpose([dims.index(dim) for dim in order])
+        array = lax.squeeze(array, [dim for dim in range(array.ndim) if dim not in dims])
+        array = lax.transpose(array, [dims.index(dim) for dim in order])
         rank = len(self.shape)
         of_batch = sizes.get(0, 1) if rank == 4 else 1
         return array.reshape(of_batch, array.size // of_batch)
@@ -227,51 +253,93 @@ def _pair(
     return None
 
 
-def of_32_bits(rows: Side, columns: Side) -> tuple[jax.Array, jax.Array]:
-    """Ids of rows and columns of a device, [batch or 1, positions], of 32 bits."""
-    row_ids, column_ids = _of_32_bits(rows.ids[:, 0], columns.ids[:, 0, 0])
-    return (
-        jnp.where(rows.is_in[:, 0], row_ids, _NO_ROW),
-        jnp.where(columns.is_in[:, 0, 0], column_ids, _NO_COLUMN),
-    )
+def of_32_bits(
+    rows: Side, columns: Side, length: int, first: jax.Array | int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """Ids of rows and columns of a device, [batch or 1, positions], of 32 bits.
+
+    length, first: the rows of the device.
+    """
+    assert columns.ids is not None, "only rows have the ids of columns"
+    of_columns = lax.squeeze(columns.ids, (1, 2))
+    if rows.ids is None:
+        (column_ids,) = _of_32_bits(of_columns)
+        row_ids = column_ids
+        if length < column_ids.shape[1]:
+            row_ids = lax.dynamic_slice_in_dim(column_ids, first, length, 1)
+    else:
+        row_ids, column_ids = _of_32_bits(lax.squeeze(rows.ids, (1,)), of_columns)
+    if rows.is_in is not None:
+        row_ids = jnp.where(rows.is_in[:, 0], row_ids, _NO_ROW)
+    if columns.is_in is not None:
+        column_ids = jnp.where(columns.is_in[:, 0, 0], column_ids, _NO_COLUMN)
+    return row_ids, column_ids
 
 
-def _of_32_bits(rows: jax.Array, columns: jax.Array) -> tuple[jax.Array, jax.Array]:
+# Traced once for forward and backward.
+@jax.jit
+def _of_32_bits(*sides: jax.Array) -> list[jax.Array]:
     """Ids that are equal where these are: themselves, where all of them fit.
 
-    Else each is the first row with its id, one row after the other: the TPU's compiler takes half a
-    minute for a sort, and a second for a comparison of all with all.
+    Else each is the first of the first side with its id, one after the other: the TPU's compiler
+    takes half a minute for a sort, and a second for a comparison of all with all.
     """
-    shape = np.broadcast_shapes(rows.shape[:1], columns.shape[:1])
+    batch = max(len(x) for x in sides)
     # Sides and 32-bit halves apart: the compiler takes half as long as for one array of all.
-    sides = [jnp.broadcast_to(x, (*shape, x.shape[1])).astype(jnp.int64) for x in (rows, columns)]
-    halves = [(x.astype(jnp.int32), (x >> 32).astype(jnp.int32)) for x in sides]
-    fits = reduce(
-        jnp.logical_and, (jnp.all((high == low >> 31) & (low > _NO_ROW)) for low, high in halves)
-    )
+    whole = [
+        lax.convert_element_type(jnp.broadcast_to(x, (batch, x.shape[1])), np.int64) for x in sides
+    ]
+    halves = [
+        (
+            lax.convert_element_type(x, np.int32),
+            lax.convert_element_type(lax.shift_right_arithmetic(x, np.int64(32)), np.int32),
+        )
+        for x in whole
+    ]
+    fits = reduce(lax.bitwise_and, (_fits(low, high) for low, high in halves))
 
     def look(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        row = state[0] - 1
-        of_low, of_high = (lax.dynamic_slice_in_dim(x, row, 1, 1) for x in halves[0])
-        first_rows = (
-            jnp.where((low == of_low) & (high == of_high), row, first)
+        place = lax.sub(state[0], np.int32(1))
+        of_low, of_high = (
+            lax.dynamic_slice_in_dim(x, place, 1, 1, allow_negative_indices=False)
+            for x in halves[0]
+        )
+        first_places = (
+            lax.select(
+                lax.bitwise_and(lax.eq(low, of_low), lax.eq(high, of_high)),
+                lax.full_like(first, place),
+                first,
+            )
             for (low, high), first in zip(halves, state[1:], strict=True)
         )
-        return row, *first_rows
+        return place, *first_places
 
-    start = jnp.where(fits, 0, rows.shape[1]).astype(jnp.int32)
-    narrow = (jnp.where(fits, low, -_NO_COLUMN) for low, _ in halves)
-    _, of_rows, of_columns = lax.while_loop(lambda state: state[0] > 0, look, (start, *narrow))
-    return of_rows, of_columns
+    start = lax.select(fits, np.int32(0), np.int32(sides[0].shape[1]))
+    narrow = (lax.select(fits, low, lax.full_like(low, -_NO_COLUMN)) for low, _ in halves)
+    _, *ids = lax.while_loop(lambda state: lax.gt(state[0], np.int32(0)), look, (start, *narrow))
+    return ids
 
 
-def visible(row_ids: jax.Array, column_ids: jax.Array, block: tuple[int, int]) -> jax.Array:
-    """[row blocks, column blocks]: False where no row may have a column's id."""
+def _fits(low: jax.Array, high: jax.Array) -> jax.Array:
+    """True if all ids of these halves are numbers of 32 bits, none of which hides."""
+    is_sign = lax.eq(high, lax.shift_right_arithmetic(low, np.int32(31)))
+    return lax.reduce_and(lax.bitwise_and(is_sign, lax.gt(low, np.int32(_NO_ROW))), (0, 1))
+
+
+# Traced once for forward and backward.
+@partial(jax.jit, static_argnames="block")
+def visible(row_ids: jax.Array, column_ids: jax.Array, block: tuple[int, ...]) -> jax.Array:
+    """[batch, row blocks, column blocks], of ids [batch, positions]: False where no row may have a
+    column's id."""
     sides = []
-    for ids, size, nothing in zip((row_ids, column_ids), block, (_NO_ROW, _NO_COLUMN), strict=True):
-        blocks, most = ids.reshape(-1, size), jnp.iinfo(jnp.int32).max
-        is_out = blocks == nothing
-        lowest = jnp.where(is_out, most, blocks).min(1)
-        sides.append((lowest, jnp.where(is_out, -most, blocks).max(1)))
-    (row_low, row_high), (column_low, column_high) = sides
-    return (row_low[:, None] <= column_high) & (column_low <= row_high[:, None])
+    for ids, size in zip((row_ids, column_ids), block, strict=True):
+        blocks = lax.reshape(ids, (len(ids), ids.shape[1] // size, size))
+        # What is hidden altogether has the lowest ids.
+        is_shown = lax.gt(blocks, np.int32(_NO_ROW))
+        shown = lax.select(is_shown, blocks, lax.full_like(blocks, np.iinfo(np.int32).max))
+        sides.append((lax.reduce_min(shown, (2,)), lax.reduce_max(blocks, (2,))))
+    rows, columns = (
+        [lax.expand_dims(x, (axis,)) for x in side]
+        for side, axis in zip(sides, (2, 1), strict=True)
+    )
+    return lax.bitwise_and(lax.le(rows[0], columns[1]), lax.le(columns[0], rows[1]))

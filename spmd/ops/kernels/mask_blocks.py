@@ -159,9 +159,9 @@ class MaskEquations:
                 moves.append(None)
         return moves[-1] is False
 
-    def leaves_no_row_out(self, rows: int, columns: int) -> bool:
-        """True if each of these rows is known to see the column of its own number, or the
-        first."""
+    def leaves_no_row_out(self, rows: int, columns: int, *, or_first: bool = True) -> bool:
+        """True if each of these rows is known to see the column of its own number, or, with
+        `or_first`, the first."""
         if not self.is_known or not self.is_shared:
             return False
         starts = range(0, rows, _POSITIONS)
@@ -172,7 +172,7 @@ class MaskEquations:
                 for chunk, seen in zip(chunks, of, strict=True)
             )
             for of in ([chunks] if rows <= columns else [])
-            + [[np.zeros(1, np.int64)] * len(chunks)]
+            + ([[np.zeros(1, np.int64)] * len(chunks)] if or_first else [])
         )
 
     def documents(self) -> "tuple[MaskEquations, MaskEquations] | None":

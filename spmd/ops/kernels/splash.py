@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from types import ModuleType
 from typing import Any
 
@@ -251,7 +251,8 @@ def _shard_of_rows(function, masking, num_row_shards, *arrays, scale):
     *arrays, of_rows, of_columns, shard = arrays
     rows = arrays[0].shape[2]
     starts = tuple((number * rows, 0) for number in range(num_row_shards))
-    ids = None if of_rows is None else of_32_bits(of_rows, of_columns)
+    first = shard * rows if num_row_shards > 1 else 0
+    ids = None if of_columns is None else of_32_bits(of_rows, of_columns, rows, first)
     return function(*arrays, masking=masking.at(Places(starts, shard)), scale=scale, ids=ids)
 
 
@@ -277,7 +278,8 @@ def shard_backward(
 @dataclass(frozen=True, slots=True)
 class _Case:
     """The static arguments of a kernel. lengths: of the rows and columns. starts: their places in
-    the mask. document_length: that of `Facts`."""
+    the mask. see_themselves: rows of ids see the column of their number, but for the mask.
+    document_length: that of `Facts`."""
 
     heads: int
     lengths: tuple[int, int]
@@ -288,6 +290,7 @@ class _Case:
     is_large: bool
     interpret: bool
     query_bytes: int
+    see_themselves: bool
     document_length: int
 
     @staticmethod
@@ -304,15 +307,20 @@ class _Case:
         starts = ((0, 0),) if mask is None else masking.places.starts
         query_bytes = math.prod(query.shape) * query.dtype.itemsize
         soft_cap = None if masking.score is None else masking.score.soft_cap
-        length = sharded.facts().document_length
-        how = soft_cap, scale, is_large, INTERPRET, query_bytes, length
+        documents, length = masking.documents, sharded.facts().document_length
+        see_themselves = documents is None or (
+            documents.leaves_no_row_out and lengths[1] == documents.shape[-1]
+        )
+        how = soft_cap, scale, is_large, INTERPRET, query_bytes, see_themselves, length
         return _Case(query.shape[1], lengths, starts, mask, *how)
 
-    def forward_kernel(self, place: jax.Array, ids: Ids = None) -> Any:
+    def forward_kernel(
+        self, place: jax.Array, ids: Ids = None, left: jax.Array | None = None
+    ) -> Any:
         """The forward kernel with the mask at one of the places."""
         splash, (rows, columns) = _module("kernel"), self.block
         return splash.SplashAttentionKernel(
-            self.mask_info(columns, place, _by_rows, ids),
+            self.mask_info(columns, place, _by_rows, left),
             None,
             None,
             block_sizes=splash.BlockSizes(block_q=rows, block_kv=columns),
@@ -332,16 +340,21 @@ class _Case:
             "interpret": self.interpret,
         }
 
-    def _rest(self, ids: Ids) -> MaskEquations | None:
+    def _rest(self, ids: Any) -> MaskEquations | None:
         """The mask without the documents that the kernel has as ids."""
         if self.mask is None or ids is not None:
             return self.mask
         return self.mask.without_documents()
 
-    def mask_info(self, width: int, place: jax.Array, layout: "Layout", ids: Ids = None) -> Any:
-        """The blocks of a width that are computed at a place, as the kernel reads them."""
+    def mask_info(
+        self, width: int, place: jax.Array, layout: "Layout", left: jax.Array | None = None
+    ) -> Any:
+        """The blocks of a width that are computed at a place, as the kernel reads them.
+
+        left: False for those of `self.block` that ids hide.
+        """
         info = _module("mask_info").MaskInfo
-        if self.mask is None and ids is None:
+        if self.mask is None and left is None:
             return info(None, None, None, None, None)
 
         def cut(blocks: np.ndarray) -> jax.Array:
@@ -349,12 +362,22 @@ class _Case:
             is_one = len(self.starts) == 1
             return whole if is_one else lax.dynamic_slice_in_dim(whole, place * size, size, 1)
 
-        next_data, kinds = map(cut, map(_small, layout(np.stack(self._tables(width)))))
-        if ids is not None:
-            axis = 1 if layout is _by_rows else 0
-            of_ids = visible(*ids, (self.block[0], width))
-            next_data, kinds = _left_by(of_ids, next_data, kinds, axis)
-        rest = self._rest(ids)
+        blocks, of_mask = layout(np.stack(self._tables(width)))
+        if left is None:
+            next_data, kinds = map(cut, map(_small, (blocks, of_mask)))
+        else:
+            axis = 2 if layout is _by_rows else 1
+            parts = np.split(blocks, len(self.starts), 1)
+            of_places = np.concatenate([np.indices(part.shape)[axis] for part in parts], 1)
+            is_own = bool(np.all((blocks == of_places) | (of_mask == NONE)))
+            rests = np.concatenate([_rests(part, axis) for part in parts], 1)
+            blocks = np.where(of_mask == NONE, rests, blocks)
+            next_data, kinds = map(cut, map(_small, (blocks, of_mask)))
+            narrow = range(width // self.block[1])
+            narrower = [lax.slice_in_dim(left, i, None, len(narrow), axis=1) for i in narrow]
+            of_ids = lax.expand_dims(reduce(lax.bitwise_or, narrower), (0,))
+            next_data, kinds = _left_by(of_ids, next_data, kinds, axis, is_own)
+        rest = self._rest(left)
         rows = None
         if rest is not None:
             row, column = self._start(place)
@@ -399,16 +422,17 @@ class _Case:
         share = self._computed(width, documents) / math.prod(self.lengths)
         return jax.named_scope(f"share={share:.4f}")
 
-    @property
-    def may_leave_rows_out(self) -> bool:
+    def may_leave_rows_out(self, ids: Ids) -> bool:
         """True if a row may see no column: the kernel would give it a mean."""
+        if ids is not None and not self.see_themselves:
+            return True
         if self.mask is None:
             return False
         rows, columns = self.lengths
         return not all(
             start is not None
             and start[1] == 0
-            and self.mask.leaves_no_row_out(start[0] + rows, columns)
+            and self.mask.leaves_no_row_out(start[0] + rows, columns, or_first=ids is None)
             for start in self.starts
         )
 
@@ -505,25 +529,34 @@ def _all(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return blocks.reshape(1, -1, columns), tables.reshape(1, -1, columns)
 
 
-def _left_by(
-    of_ids: jax.Array, blocks: jax.Array, kinds: jax.Array, axis: int
-) -> tuple[jax.Array, jax.Array]:
-    """The layout of the blocks that ids leave [row blocks, column blocks], of that of a known mask.
-    axis: of the blocks' numbers.
+def _rests(blocks: np.ndarray, axis: int) -> np.ndarray:
+    """The blocks that steps read which compute none: the last of rows, the first of columns."""
+    return np.broadcast_to(blocks[:, :, -1:] if axis == 2 else blocks[:, :1], blocks.shape)
 
-    By comparisons of all steps of a row of the grid: the TPU's compiler takes longer for sorts,
-    lookups and running minima. A step that is not computed reads the block of the next computed
-    one; behind the last of these, that of the known mask.
+
+def _left_by(
+    of_ids: jax.Array, blocks: jax.Array, kinds: jax.Array, axis: int, is_own: bool
+) -> tuple[jax.Array, jax.Array]:
+    """The layout of the blocks that ids leave [1, row blocks, column blocks], of that of a known
+    mask. axis: of the blocks' numbers. is_own: a step of the grid has the block of its number.
+
+    A step that is not computed reads the block of the last step of its rows, or of the first of its
+    columns: one that the known mask leaves, so it is read once in between. The next computed step's
+    block would take the TPU's compiler longer, as do sorts, lookups and running minima.
     """
-    turned = (of_ids, blocks[0], kinds[0]) if axis else (of_ids.T, blocks[0].T, kinds[0].T)
-    of_ids, blocks, kinds = turned
-    none, count = jnp.iinfo(jnp.int32).max, of_ids.shape[1]
-    numbers, steps = (np.arange(size, dtype=np.int32) for size in (count, blocks.shape[1]))
-    kinds = jnp.where((of_ids[:, None] & (blocks[..., None] == numbers)).any(2), kinds, NONE)
-    behind = (kinds != NONE)[:, None] & (steps >= steps[:, None])
-    following = jnp.where(behind, (steps * count + blocks)[:, None], none).min(2)
-    blocks = jnp.where(following == none, blocks, following % count)
-    return (blocks[None], kinds[None]) if axis else (blocks.T[None], kinds.T[None])
+    if is_own:
+        of_ids = lax.slice_in_dim(of_ids, 0, blocks.shape[axis], axis=axis)
+    else:
+        numbers = np.arange(of_ids.shape[axis], dtype=np.int32)
+        is_block = jnp.expand_dims(blocks, axis + 1) == numbers.reshape((-1,) + (1,) * (2 - axis))
+        of_ids = lax.reduce_or(
+            lax.bitwise_and(lax.expand_dims(of_ids, (axis,)), is_block), (axis + 1,)
+        )
+    size = blocks.shape[axis]
+    first = size - 1 if axis == 2 else 0
+    rests = lax.slice_in_dim(blocks, first, first + 1, axis=axis)
+    rests = lax.broadcast_in_dim(rests, blocks.shape, (0, 1, 2))
+    return lax.select(of_ids, blocks, rests), lax.select(of_ids, kinds, lax.full_like(kinds, NONE))
 
 
 def _small(array: np.ndarray) -> np.ndarray:
@@ -536,15 +569,15 @@ def _small(array: np.ndarray) -> np.ndarray:
 # Traced once for all isomorphic layers.
 @partial(jax.jit, static_argnames="case")
 def _run_forward(query, key, value, place, ids, *, case):
-    def attend(query, key, value, ids):
+    def attend(query, key, value, ids, left):
         with case.stated(case.block[1], ids):
-            kernel = case.forward_kernel(place, ids)
+            kernel = case.forward_kernel(place, ids, left)
             return kernel(query, key, value, case.documents(place, ids))
 
-    ids, axis = _of_batch(ids, query)
-    in_axes = 0, 0, 0, axis
-    output, (logsumexp,) = jax.vmap(attend, in_axes)(case.scaled(query), key, value, ids)
-    if ids is not None or case.may_leave_rows_out:
+    ids, left, axis = _of_batch(ids, query, case.block)
+    in_axes = 0, 0, 0, axis, axis
+    output, (logsumexp,) = jax.vmap(attend, in_axes)(case.scaled(query), key, value, ids, left)
+    if case.may_leave_rows_out(ids):
         # A row without a visible block is not a number, another one a mean.
         is_out = jnp.isnan(logsumexp) | (logsumexp < _LOWEST)
         output = jnp.where(is_out[..., None], 0, output)
@@ -555,15 +588,15 @@ def _run_forward(query, key, value, place, ids, *, case):
 @partial(jax.jit, static_argnames="case")
 def _run_backward(query, key, value, grad_out, delta, logsumexp, place, ids, *, case):
     splash, (rows, columns), joined = _module("kernel"), case.block, case.joined_columns
-    if ids is not None or case.may_leave_rows_out:  # the weights of such a row are zero
+    if case.may_leave_rows_out(ids):  # the weights of such a row are zero
         logsumexp = jnp.where(logsumexp == -jnp.inf, jnp.inf, logsumexp)
 
-    def pull(query, key, value, grad_out, delta, logsumexp, ids):
+    def pull(query, key, value, grad_out, delta, logsumexp, ids, left):
         layout = splash.QKVLayout.HEAD_DIM_MINOR
         options = case.options(ids) | dict.fromkeys(("q_layout", "k_layout", "v_layout"), layout)
         arrays = query, key, value, case.documents(place, ids), None, logsumexp, grad_out, delta
         width = joined or columns
-        of_keys = case.mask_info(width, place, _all if joined else _by_columns, ids)
+        of_keys = case.mask_info(width, place, _all if joined else _by_columns, left)
         with case.stated(width, ids):
             grad_query, *grads = splash._splash_attention_bwd_dkv(
                 *arrays,
@@ -575,25 +608,32 @@ def _run_backward(query, key, value, grad_out, delta, logsumexp, place, ids, *, 
                 **options,
             )
         if not joined:
-            of_rows = case.mask_info(columns, place, _by_rows, ids)
+            of_rows = case.mask_info(columns, place, _by_rows, left)
             with case.stated(columns, ids):
                 grad_query = splash._splash_attention_bwd_dq(
                     *arrays, bq=rows, bkv=columns, mask_info=of_rows, **options
                 )
         return grad_query, *grads
 
-    ids, axis = _of_batch(ids, query)
+    ids, left, axis = _of_batch(ids, query, case.block)
     arrays = case.scaled(query), key, value, grad_out, delta, logsumexp
-    grad_query, *grads = jax.vmap(pull, (*(0,) * 6, axis))(*arrays, ids)
+    grad_query, *grads = jax.vmap(pull, (*(0,) * 6, axis, axis))(*arrays, ids, left)
     return case.scaled(grad_query), *grads
 
 
-def _of_batch(ids: Ids, query: jax.Array) -> tuple[Ids, int | None]:
-    """Ids for `jax.vmap` over the batch, and the axis along which they are mapped."""
-    if ids is None or max(map(len, ids)) == 1:
-        return (None if ids is None else (ids[0][0], ids[1][0])), None
+def _of_batch(
+    ids: Ids, query: jax.Array, block: tuple[int, ...]
+) -> tuple[Ids, jax.Array | None, int | None]:
+    """Ids and the blocks that they leave, for `jax.vmap` over the batch, and the axis along which
+    both are mapped."""
+    if ids is None:
+        return None, None, None
+    left = visible(*ids, block=block)
+    if len(left) == 1:
+        rows, columns, left = (lax.squeeze(x, (0,)) for x in (*ids, left))
+        return (rows, columns), left, None
     rows, columns = (jnp.broadcast_to(x, (len(query), x.shape[1])) for x in ids)
-    return (rows, columns), 0
+    return (rows, columns), left, 0
 
 
 def _module(name: str) -> ModuleType:
