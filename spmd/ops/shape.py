@@ -122,10 +122,17 @@ for _view, _order_of in (
 # --- some of the elements -------------------------------------------------------------------------
 
 
+LARGEST_INDEX = 2**63 - 1
+
+
 def _slice(
     rank: int, size: int, dim: int, start: int | None, end: int | None, step: int
 ) -> tuple[slice, ...]:
-    return (slice(None),) * _dim(dim, rank) + (slice(*slice(start, end).indices(size)[:2], step),)
+    if not isinstance(size, int):  # open, in an export: torch's end of all is the largest integer
+        run = slice(start, None if end == LARGEST_INDEX else end, step)
+    else:
+        run = slice(*slice(start, end).indices(size)[:2], step)
+    return (*(slice(None),) * _dim(dim, rank), run)
 
 
 def _update(base: jax.Array, new: jax.Array, start: int | jax.Array, axis: int) -> jax.Array:

@@ -18,7 +18,17 @@ from ..sharding.constrain import body
 from ..sharding.partitioner import report_sharding
 from ..sharding.topology import program
 from ..sharding.value import DEVICE, Sharding
-from .stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, move_rows, plain, rows_on_device
+from .stack_rows import (
+    ANY_MEMORY,
+    TAKE_ROWS,
+    Made,
+    StackRow,
+    element,
+    move_rows,
+    part,
+    plain,
+    rows_on_device,
+)
 
 
 class LoweringError(RuntimeError):
@@ -51,12 +61,12 @@ class PackedNumbers:
         regions."""
         if op.lowering.regions:
             return [self._several(kind, op.numbers.count(kind)) for kind in "fi"]
-        return [jax.lax.index_in_dim(*self._next(kind), keepdims=False) for kind in op.numbers]
+        return [element(*self._next(kind)) for kind in op.numbers]
 
     def _several(self, kind: str, count: int) -> jax.Array:
         start = self._position[kind]
         self._position[kind] += count
-        return jax.lax.slice(self._packed[kind], (start,), (start + count,))
+        return part(self._packed[kind], start, count)
 
     def _next(self, kind: str) -> tuple[jax.Array, int]:
         self._position[kind] += 1

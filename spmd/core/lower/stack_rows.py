@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -173,3 +174,20 @@ def scalars(values: Sequence[Made]) -> jax.Array:
             size += array.shape[0]
         positions.append(starts[id(array)] + index)
     return jnp.concatenate(parts)[np.array(positions)]
+
+
+# --- scalar arguments: constants of an export stay so inside of a composite ---------------------
+
+
+def part(vector: jax.Array | np.ndarray, start: int, count: int) -> Any:
+    """Returns the numbers of a region."""
+    if isinstance(vector, np.ndarray):
+        return vector[start : start + count]
+    return jax.lax.slice(vector, (start,), (start + count,))
+
+
+def element(vector: jax.Array | np.ndarray, index: int) -> jax.Array:
+    """Returns one number; a constant as a scalar of its own."""
+    if isinstance(vector, np.ndarray):
+        return jnp.asarray(vector[index])
+    return jax.lax.index_in_dim(vector, index, keepdims=False)

@@ -27,7 +27,7 @@ from ...ops.meta_rules import META_FUNCTIONS
 from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
 from ..graph.graph import LARGEST, is_one_number
 from ..graph.meta import Meta, dense_meta, meta_of
-from ..graph.op import OpSpec, Slot
+from ..graph.op import Lowering, OpSpec, Slot
 from .lowerings import CALLS, Call, Fill
 from .overlap import check_targets
 from .overloads import (
@@ -59,7 +59,7 @@ _BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
 
 
 @dataclass(slots=True)
-class _Binding:
+class Binding:
     """An overload's arguments with tensors and scalar arguments replaced by their indices, in
     dispatch's order."""
 
@@ -73,9 +73,9 @@ class _Binding:
         return "".join("f" if type(number) is float else "i" for number in self.numbers)
 
 
-def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
+def bind(plan: Plan, args: Args, kwargs: Kwargs) -> Binding:
     """Binds the arguments of a call to their names in the schema."""
-    binding = _Binding({}, [], [])
+    binding = Binding({}, [], [])
     for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
         # Dispatch passes the key of its draw as two numbers.
         if type(value) is torch._C.Generator:
@@ -91,7 +91,7 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
     return binding
 
 
-def _bind_argument(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> TorchValue:
+def _bind_argument(value: TorchValue, is_scalar_argument: bool, binding: Binding) -> TorchValue:
     """Returns an argument with tensors and scalar arguments replaced by their indices, and adds
     them to the binding."""
     if isinstance(value, torch.Tensor):
@@ -143,8 +143,8 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     if "device" in keywords or is_factory:
         keywords["device"] = torch.device("meta")
     run = META_FUNCTIONS.get(plan.overload, plan.overload)
-    check(plan.overload, *arguments, **keywords)
     try:
+        check(plan.overload, *arguments, **keywords)
         with _without_determinism_errors():
             result = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
@@ -155,9 +155,9 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     except AssertionError as error:
         # some of torch's meta kernels in Python assert; its other kernels raise
         raise refusal(plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, ValueError) as error:
         # Subclasses are the library's own errors, with words of their own.
-        if type(error) not in (RuntimeError, IndexError):
+        if type(error) not in (RuntimeError, IndexError, ValueError):
             raise
         raise refusal(plan.overload, error, args, kwargs, plan.twin) from None
     # Some ops write more tensors than they return.
@@ -195,14 +195,7 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
     )
     kinds = binding.kinds + ("ii" if plan.draws else "")
-    constant = plan.constant
-    if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
-        constant = next(
-            binding.arguments[name]
-            for name in binding.arguments
-            if name in plan.scalar_argument_names
-        )
-    lowering = Fill() if constant is not None else _call(plan, binding)
+    lowering, constant = lowering_of(plan, binding)
     # The text has the metas of the first call; the key has layouts alone.
     printed = {
         name: fill(value, binding.metas.__getitem__, lambda i: "lifted")
@@ -296,7 +289,7 @@ def _check_target_metas(
             )
 
 
-def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
+def _view_rule(plan: Plan, base: XlaTensor, binding: Binding, meta: Meta) -> ViewRule:
     """The rule of a view. Bases that differ only in their offset in memory share its read and
     write."""
     parent = base._meta.layout
@@ -311,7 +304,20 @@ def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> Vi
     return ViewRule(rule.read, rule.write, meta, rule.shown)
 
 
-def _call(plan: Plan, binding: _Binding) -> Call:
+def lowering_of(plan: Plan, binding: Binding) -> tuple[Lowering, Any]:
+    """The lowering of an op with these arguments, and the constant that it fills its result with,
+    or None."""
+    constant = plan.constant
+    if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
+        constant = next(
+            binding.arguments[name]
+            for name in binding.arguments
+            if name in plan.scalar_argument_names
+        )
+    return Fill() if constant is not None else _call(plan, binding), constant
+
+
+def _call(plan: Plan, binding: Binding) -> Call:
     """The lowering by the op's rule, with these arguments."""
     assert plan.rule is not None and plan.twin is not None
     return CALLS.get(plan.twin, Call)(
@@ -325,7 +331,7 @@ def _call(plan: Plan, binding: _Binding) -> Call:
     )
 
 
-def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype | None:
+def _compute_dtype(twin: OpOverload, rule: Rule, binding: Binding) -> np.dtype | None:
     """The dtype in which a rule computes, by torch's promotion of its positional operands; None
     without promotion."""
     if rule.promote is None:

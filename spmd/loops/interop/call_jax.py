@@ -39,7 +39,7 @@ from ...core.extend import (
     storages,
 )
 from ...tensors.annotate import on_device
-from ..recorded_call import of_tensors
+from ..recorded_ops import of_tensors
 
 
 def _refused(_: XlaTensor) -> Any:

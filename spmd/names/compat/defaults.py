@@ -38,16 +38,24 @@ def end() -> None:
 
 
 # They register ops of `torch.ops.xla`.
-_MODULES = "spmd.torch_xla.xla_ops", "spmd.torch_xla.quantized"
+_MODULES = (
+    "spmd.torch_xla.composite_builder",
+    "spmd.torch_xla.mlir_debuginfo",
+    "spmd.torch_xla.quantized",
+    "spmd.torch_xla.unbounded_dynamism",
+)
 
 
 class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
     """The namespace of PyTorch/XLA's ops."""
 
+    __module__ = type(torch.ops.aten).__module__  # torch.fx writes the names of ops by it
+
     def __getattr__(self, name: str) -> Any:
         try:
-            for module in _MODULES:
-                pkgutil.resolve_name(module)
+            if torch._C._jit_get_operation(f"xla::{name}")[0] is None:
+                for module in _MODULES:
+                    pkgutil.resolve_name(module)
             return super().__getattr__(name)
         except AttributeError:
             if name[:2] == "__":  # Python and tools look for it in every module

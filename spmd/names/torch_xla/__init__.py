@@ -26,6 +26,7 @@ from ...tools.show.pictures import construct_v1_sharding_str as construct_v1_sha
 from ...tools.show.pictures import visualize_sharding as visualize_sharding
 from ...tools.show.pictures import visualize_tensor_sharding as visualize_tensor_sharding
 from . import compiled_step as compiled_step
+from . import composite_builder as composite_builder
 from . import custom_kernel as custom_kernel
 from . import device_replicas as device_replicas
 from . import execution_time as execution_time

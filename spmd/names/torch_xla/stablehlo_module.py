@@ -1,7 +1,9 @@
 """`torch_xla.stablehlo`: exported programs as StableHLO, over `spmd.export` and
 `spmd.load_exported`."""
 
-from collections.abc import Mapping
+import re
+import types
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,23 @@ from typing import Any
 import torch
 from jax import export as jax_export
 from torch import nn
-from torch.utils._pytree import tree_map_only
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...core import ends_at_user_line
-from ...steps.exporting import Exported, LoadedProgram, export, load_exported
+from ...loops.interop.custom_call import stablehlo_custom_call
+from ...steps.exporting import (
+    Exported,
+    LoadedProgram,
+    OpenProgram,
+    export,
+    has_open_dims,
+    has_weights,
+    load_exported,
+    read_exported,
+)
+from .mlir_debuginfo import with_node_metadata
 
 
 @ends_at_user_line
@@ -21,10 +36,12 @@ class StableHLOExportOptions:
     """Options of an export, by PyTorch/XLA's names.
 
     override_tracing_arguments, override_tracing_kwargs: arguments in place of the program's example
-    inputs. custom_ops_allowed_in_graph: targets of custom calls that the StableHLO may have.
-    save_weights, export_weights: True; a program here has its weights next to it. The others are
-    taken and change nothing: text and the lines of ops are always there, constants are part of the
-    program.
+    inputs. custom_ops_allowed_in_graph: namespaces of torch's ops; each of their ops becomes the
+    custom call of its name, such as "my_library.my_op.default". export_weights: False makes a
+    module without weights, save_weights: False a folder without them: `_bundle.state_dict` of the
+    module takes them, by name, before its first call. export_node_metadata: the location of each op
+    is JSON of its stack trace and modules. The others are taken and change nothing: text and the
+    lines of ops are always there, constants are part of the program.
 
     >>> import spmd
     >>> spmd.torch_xla.StableHLOExportOptions().save_weights
@@ -40,12 +57,9 @@ class StableHLOExportOptions:
     custom_ops_allowed_in_graph: set[str] = field(default_factory=set)
     export_node_metadata: bool = False
 
-    def __post_init__(self) -> None:
-        for name in ("save_weights", "export_weights"):
-            if not getattr(self, name):
-                raise NotImplementedError(
-                    f"StableHLOExportOptions: {name}=False; a program is saved with its weights"
-                )
+
+# The line of a location that is a text alone, which an argument has, too.
+_DEBUG_TEXT = re.compile(r'^(#loc\d*) = (loc\("(?:[^"\\]|\\.)*"\))$', re.MULTILINE)
 
 
 class StableHLOGraphModule:
@@ -61,8 +75,14 @@ class StableHLOGraphModule:
     (True, torch.Size([3, 2]))
     """
 
-    def __init__(self, exported: Exported | LoadedProgram):
+    def __init__(
+        self, exported: Exported | LoadedProgram | OpenProgram, *, keeps_weights: bool = True
+    ):
         self._program = exported
+        state = exported.state() if isinstance(exported, Exported) else exported.state
+        if not keeps_weights:
+            state.clear()
+        self._bundle = types.SimpleNamespace(state_dict=state)
 
     def __call__(self, *args: Any, method_name: str | None = None, **kwargs: Any) -> Any:
         """Runs the program; tensors on the CPU go to xla first."""
@@ -71,17 +91,20 @@ class StableHLOGraphModule:
     def evaluate(self, method_name: str, args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
         """Runs the method, which is "forward" here."""
         _only_forward(method_name)
-        if isinstance(self._program, Exported):
-            self._program = load_exported(self._program)
+        program = self._with_weights()
+        self._program = load_exported(program) if isinstance(program, Exported) else program
         moved, by_name = tree_map_only(
             torch.Tensor, lambda tensor: tensor.to("xla"), (tuple(args), dict(kwargs or {}))
         )
         return self._program(*moved, **by_name)
 
     def get_stablehlo_text(self, method_name: str | None = None) -> str:
-        """The program as text."""
+        """The program as text. Texts of `torch.ops.xla.write_mlir_debuginfo` stand on their ops'
+        lines."""
         _only_forward(method_name)
-        return self._program.stablehlo()
+        text = self._program.stablehlo()
+        locations = dict(_DEBUG_TEXT.findall(text))
+        return re.sub(r"loc\((#loc\d*)\)", lambda use: locations.get(use[1], use[0]), text)
 
     def get_stablehlo_bytecode(self, method_name: str | None = None) -> bytes:
         """The program as bytecode of a stable version of StableHLO."""
@@ -93,14 +116,61 @@ class StableHLOGraphModule:
     def save(
         self, directory_path: str | Path, options: StableHLOExportOptions | None = None
     ) -> None:
-        """Writes the program and its weights into a folder. options: have no meaning here; text is
-        always there."""
-        self._program.save(directory_path)
+        """Writes the program into a folder, with its weights unless `save_weights=False`."""
+        keeps = options is None or options.save_weights
+        self._with_weights().save(directory_path, weights=keeps and bool(self._bundle.state_dict))
+
+    def _with_weights(self) -> Exported | LoadedProgram | OpenProgram:
+        """The program, before its first call with the weights of `_bundle`."""
+        program = self._program
+        if not isinstance(program, Exported):
+            return program
+        weights = self._bundle.state_dict.items()
+        return Exported(
+            program.serialized,
+            program.manifest,
+            {name: torch.as_tensor(weight) for name, weight in weights},
+        )
 
     @classmethod
     def load(cls, directory_path: str | Path) -> "StableHLOGraphModule":
         """Reads what `save` wrote."""
-        return cls(load_exported(directory_path))
+        exported = read_exported(directory_path)
+        return cls(load_exported(directory_path) if has_weights(exported.manifest) else exported)
+
+
+def run_decompositions(
+    exported_model: ExportedProgram,
+) -> torch.export.ExportedProgram:
+    """Returns a program in torch's core ops. Source: `torch_xla.stablehlo._run_decompositions`.
+
+    >>> import torch, spmd
+    >>> program = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
+    >>> spmd.torch_xla.stablehlo_module.run_decompositions(program).module()(torch.ones(2)).tolist()
+    [1.0, 1.0]
+    """
+    return exported_model.run_decompositions()
+
+
+class _Wrapped(nn.Module):
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def wrapped(f: Callable[..., Any]) -> nn.Module:
+    """Returns a function as a module.
+
+    Source: `torch_xla.utils.stablehlo_test_utils.wrap_func_as_nn_module`.
+
+    >>> import torch, spmd
+    >>> spmd.torch_xla.stablehlo_module.wrapped(torch.relu)(torch.ones(2)).tolist()
+    [1.0, 1.0]
+    """
+    return _Wrapped(f).eval()
 
 
 def _only_forward(method_name: str | None) -> None:
@@ -112,9 +182,10 @@ def _only_forward(method_name: str | None) -> None:
 
 @ends_at_user_line
 def exported_program_to_stablehlo(
-    exported_model: torch.export.ExportedProgram, options: StableHLOExportOptions | None = None
+    exported_model: ExportedProgram, options: StableHLOExportOptions | None = None
 ) -> StableHLOGraphModule:
-    """Returns a program of `torch.export` as StableHLO, of the shapes of its example inputs.
+    """Returns a program of `torch.export` as StableHLO, of the shapes of its example inputs; sizes
+    that `dynamic_shapes` leaves open are open in it, too.
 
     Raises ValueError for a program without example inputs where the options have none. Source:
     `torch_xla.stablehlo.exported_program_to_stablehlo`.
@@ -124,9 +195,14 @@ def exported_program_to_stablehlo(
     >>> spmd.torch_xla.exported_program_to_stablehlo(program)(torch.tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
-    return StableHLOGraphModule(
-        _exported(exported_model, exported_model.example_inputs or (None, None), options)
-    )
+    if options is not None and options.export_node_metadata:
+        exported_model = with_node_metadata(exported_model)
+    if has_open_dims(exported_model):
+        return StableHLOGraphModule(
+            OpenProgram(exported_model), keeps_weights=options is None or options.export_weights
+        )
+    exported = _exported(exported_model, exported_model.example_inputs or (None, None), options)
+    return StableHLOGraphModule(exported, keeps_weights=options is None or options.export_weights)
 
 
 def _exported(model: Any, inputs: Any, options: StableHLOExportOptions | None) -> Exported:
@@ -139,14 +215,27 @@ def _exported(model: Any, inputs: Any, options: StableHLOExportOptions | None) -
             "exported_program_to_stablehlo: the program has no example inputs; pass "
             "StableHLOExportOptions(override_tracing_arguments=...)"
         )
-    return export(
-        model, args, dict(kwargs or {}), custom_calls=tuple(how.custom_ops_allowed_in_graph)
-    )
+    if how.custom_ops_allowed_in_graph and isinstance(model, ExportedProgram):
+        model = _with_custom_calls(model, how.custom_ops_allowed_in_graph)
+    return export(model, args, dict(kwargs or {}), custom_calls=None)
+
+
+def _with_custom_calls(program: ExportedProgram, namespaces: Set[str]) -> nn.Module:
+    """A program whose ops of these namespaces are custom calls of their names."""
+    module: Any = program.module()
+    for node in module.graph.nodes:
+        if isinstance(node.target, OpOverload) and node.target.namespace in namespaces:
+            results = tree_leaves(node.meta["val"])
+            shapes, dtypes = [one.shape for one in results], [one.dtype for one in results]
+            node.args = (node.all_input_nodes, str(node.target), shapes, dtypes)
+            node.kwargs, node.target = {}, stablehlo_custom_call
+    module.recompile()
+    return module
 
 
 @ends_at_user_line
 def save_as_stablehlo(
-    exported_model: torch.export.ExportedProgram,
+    exported_model: ExportedProgram,
     stablehlo_dir: str | Path,
     options: StableHLOExportOptions | None = None,
 ) -> None:
@@ -162,7 +251,7 @@ def save_as_stablehlo(
     ...     spmd.torch_xla.StableHLOGraphModule.load(folder)(torch.tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
-    exported_program_to_stablehlo(exported_model, options).save(stablehlo_dir)
+    exported_program_to_stablehlo(exported_model, options).save(stablehlo_dir, options)
 
 
 @ends_at_user_line
@@ -183,4 +272,8 @@ def save_torch_model_as_stablehlo(
     ...     spmd.load_exported(folder)(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
     """
-    _exported(torchmodel, (args, None), options).save(path)
+    if options is not None and options.export_node_metadata:
+        save_as_stablehlo(torch.export.export(torchmodel, args), path, options)
+    else:
+        exported = _exported(torchmodel, (args, None), options)
+        exported.save(path, weights=options is None or options.save_weights)

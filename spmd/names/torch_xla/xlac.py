@@ -78,8 +78,6 @@ def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
     >>> spmd.torch_xla.xlac._xla_get_tensor_id(x) == spmd.torch_xla.xlac._xla_get_tensor_id(x[0])
     True
     """
-    # Savers of Hugging Face ask for what `__tensor_flatten__` names, too, which is no tensor but
-    # has the same address.
     return tensor.untyped_storage().data_ptr()
 
 

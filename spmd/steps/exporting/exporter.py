@@ -2,7 +2,7 @@
 
 import hashlib
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,13 +21,15 @@ from ...core import (
     extras,
     jax_facts,
     options,
+    points,
     processes,
     storage_of,
     topology,
     user_line,
 )
-from ...core.extend import build, user_lines, walks
-from .exported import FORMAT, VERSION, Exported, array_facts, struct
+from ...core.extend import build, prepare, user_lines, walks
+from ...loops.interop.custom_call import CustomCall
+from .exported import FORMAT, VERSION, Exported, array_facts, state_arguments, struct
 from .exported_call import ExportedStep, record
 
 
@@ -38,7 +40,7 @@ def export(
     kwargs: dict[str, Any] | None = None,
     *,
     platforms: Sequence[str] | None = None,
-    custom_calls: Sequence[str] = (),
+    custom_calls: Sequence[str] | None = (),
 ) -> Exported:
     """Returns a call of a module, function or training step as a program that runs without the
     Python that made it.
@@ -58,7 +60,7 @@ def export(
             in lists, tuples, dicts and dataclasses; anything else is a constant of the program.
         platforms: to lower for, such as ("cpu", "tpu"); None: that of the devices here.
         custom_calls: targets of custom calls that the program may have, besides those that jax
-            keeps stable.
+            keeps stable. None: those that the step calls by `stablehlo_custom_call`.
 
     Raises ValueError for a step that is not one program, that differs from call to call, or that
     reads state its first call makes; `ProcessError` where the processes export different steps;
@@ -97,8 +99,10 @@ def export(
         )
         processes.agree(words, mark, user_line())
     serialized = bytes(exported.serialize())
-    state = [operand.tensor for operand in recorded.operands if operand.role != "argument"]
-    return Exported(serialized, _manifest(recorded, shardings, exported, serialized), state)
+    manifest = _manifest(recorded, shardings, exported, serialized)
+    state = (operand.tensor for operand in recorded.operands if operand.role != "argument")
+    names = [argument["name"] for argument in state_arguments(manifest)]
+    return Exported(serialized, manifest, dict(zip(names, state, strict=True)))
 
 
 def _shardings(step: ExportedStep) -> list[Sharding]:
@@ -119,26 +123,29 @@ def _lowered(
     step: ExportedStep,
     shardings: Sequence[Sharding],
     platforms: Sequence[str] | None,
-    custom: Sequence[str],
+    custom: Iterable[str] | None,
 ) -> jax_export.Exported:
-    graph = step.call.graph
+    graph = prepare.run_compile_passes(step.call.graph, passes=points.EXPORT_PASSES)
     compute = build.build(graph, user_lines.describe, is_exported=True)
-    floats, integers = map(np.array, walks.pack_numbers(graph.nodes), "dq")
+    floats, integers = map(np.array, walks.pack_numbers(step.call.graph.nodes), "dq")
+    if graph.recorded is not None:  # its ops have the indices of their numbers
+        orders = map(np.array, walks.pack_numbers(graph.nodes), "qq")
+        floats, integers = (
+            vector[order] for vector, order in zip((floats, integers), orders, strict=True)
+        )
     first_seed, first_draw, num_draws = step.call.draws
     draws = integers - first_draw
     is_count = (draws >= 0) & (draws < num_draws)
     index_of = {operand.value: index for index, operand in enumerate(step.operands)}
 
     def spmd_exported(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        whole = jnp.asarray(integers)
+        whole: Any = integers
         if num_draws:
             seed, count = arrays[-1][0], arrays[-1][1]
             whole = jnp.where(
                 integers == first_seed, seed, jnp.where(is_count, count + draws, whole)
             )
-        return compute(
-            *(arrays[index_of[value]] for value in graph.inputs), jnp.asarray(floats), whole
-        )
+        return compute(*(arrays[index_of[value]] for value in graph.inputs), floats, whole)
 
     several = len(graph.meshes()) > 1
     with topology.program_devices(graph.mesh.device_ids if several else None), compiler_context():
@@ -146,6 +153,9 @@ def _lowered(
             None if sharding is None else sharding.in_program() for sharding in graph.pinned
         )
         jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
+        if custom is None:
+            calls = (node.op.lowering for node in walks.walk(step.call.graph.nodes))
+            custom = {call.target for call in calls if isinstance(call, CustomCall)}
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
         structs = [*map(struct, (operand.value.meta for operand in step.operands), shardings)]
         if num_draws:

@@ -195,9 +195,24 @@ class TestNames:
         script = "import spmd; spmd.compat.install(); import torch; print(torch.ops.xla.gmm)"
         assert run_script(script).strip() == "xla.gmm"
 
+    def test_ops_have_torch_s_names_in_graphs(self) -> None:
+        script = """
+            import spmd; spmd.compat.install()
+            import torch
+            from torch_xla.experimental.unbounded_dynamism_export import *
+
+            graph = torch.fx.Graph()
+            x = graph.placeholder("x")
+            op = torch.ops.xla.dynamic_view.default
+            graph.output(graph.call_function(op, (x, [1], x, 0, 0, 1)))
+            print(graph.python_code("self").src, remove_no_op_slice.__module__)
+        """
+        printed = run_script(script)
+        assert "torch.ops.xla.dynamic_view.default(x, [1], x, 0, 0, 1)" in printed
+        assert printed.strip().endswith("spmd.names.torch_xla.unbounded_dynamism")
+
     def test_ops_that_are_not_here(self) -> None:
         for name, hint in {
-            "mark_tensor": r"spmd\.call_jax\(jax\.lax\.composite",
             "bgmv": r"call a Pallas kernel by spmd\.call_jax, or torch's own op",
             "quantized_matmul_int8": r"torch\._weight_int8pack_mm",
             "gmm_backward": "gmm, which has gradients",
@@ -206,7 +221,7 @@ class TestNames:
                 AttributeError, match=rf"torch\.ops\.xla\.{name} of PyTorch/XLA is not .*{hint}"
             ):
                 getattr(torch.ops.xla, name)
-        assert not hasattr(torch.ops.xla, "dynamic_view")
+        assert not hasattr(torch.ops.xla, "bgmv_expand")
 
     def test_products_of_groups(self) -> None:
         kernels = importlib.import_module("torch_xla.experimental.custom_kernel")
