@@ -106,7 +106,6 @@ AT_IMPORT = (
     "jobs.launching.process_group",
     "parallel",
     "steps.exported_graphs",
-    "steps.export_from_device",
 )
 # Imported when another module is; a function gets that module.
 WHEN_IMPORTED = {

@@ -4,6 +4,7 @@ memory."""
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from ..core import HOST, XlaTensor, annotations, create, ends_at_user_line, hardware
 from .annotate import on_device
@@ -46,7 +47,7 @@ def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(x).memory, x.tolist()
     ('pinned_host', [2.0, 2.0, 2.0, 2.0])
     """
-    return create.TO_HOST(on_device(tensor, "place_to_host"))
+    return create.TO_HOST(_of_xla(tensor, "place_to_host"))
 
 
 @ends_at_user_line
@@ -62,7 +63,13 @@ def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(x).memory
     'device'
     """
-    return create.TO_DEVICE(on_device(tensor, "place_to_device"))
+    return create.TO_DEVICE(_of_xla(tensor, "place_to_device"))
+
+
+def _of_xla(tensor: torch.Tensor, caller: str) -> torch.Tensor:
+    """The tensor, where its device is xla, that of a trace (`torch.export`), too."""
+    is_traced = isinstance(tensor, torch.Tensor) and is_fake(tensor)
+    return tensor if is_traced and tensor.device.type == "xla" else on_device(tensor, caller)
 
 
 @ends_at_user_line

@@ -1,11 +1,14 @@
 """Errors of torch's meta kernels, in the words of its CPU kernels and with the names and shapes of
 the arguments."""
 
+import dis
+
 import torch
 from torch._ops import OpOverload
 
 from ...ops.checks import run_on_cpu
 from ...ops.meta_rules import META_FUNCTIONS
+from ..graph.source import user_frame
 from .overloads import Args, Kwargs
 
 # By op: an argument, its dim, the word for that dim's size; a second argument, its dim, which must
@@ -32,6 +35,8 @@ _EQUAL_DIMS = {
     },
     "dot": ("self", 0, "elements", "tensor", 0, "has {}"),
 }
+
+_ASSIGNS = dis.opmap["STORE_SUBSCR"]
 
 
 def refusal(
@@ -60,6 +65,13 @@ def refusal(
                 f"{name}: {first} {a} has {a[dim_a]} {unit}, {second} {b} "
                 f"{expected.format(b[dim_b])}"
             )
+    code, instruction = user_frame()
+    if name == "expand" and code is not None and code.co_code[instruction] == _ASSIGNS:
+        # torch expands the value of `x[...] = value` first
+        return type(error)(
+            f"assignment by an index: the value has shape {shapes['self']}, and what the index "
+            f"names has {list(arguments['size'])}; they must be equal, or broadcast"
+        )
     words = str(error)
     if words.partition(": ")[0].isidentifier():
         return error  # words of this library

@@ -10,20 +10,20 @@
 # comes first; elsewhere it is `isinstance`.
 
 import copy
-import functools
 import inspect
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch._guards import CompileContext
 
+from ..base.state import PerThread
 from ..graph.graph import DeviceData, Node, results
 from ..graph.meta import Meta
 from ..graph.source import ends_at_user_line
 from ..sharding.value import Sharding
-from . import view_rebase
+from . import deferred, view_rebase
 from .annotations import annotate
 from .storage import Storage
 from .threads import enter_thread
@@ -34,6 +34,20 @@ DEVICE = torch.device("privateuseone:0")
 
 # The attributes of a tensor that are the library's and not the user's.
 OURS = ("_storage", "_view", "_meta", "_is_param", "_pins_grad", "_strided_layouts", "_loading")
+
+
+# False where a text about tensors must not read them: a read would run half a step.
+_shows_values = PerThread(True)
+
+
+def described(value: object, longest: int = 60) -> str:
+    """The `repr` of an object, where no tensor of the device shows its values; an object's type
+    where that is longer."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    with _shows_values.held(False):
+        text = repr(value)
+    return text if len(text) <= longest else f"a {type(value).__name__}"
 
 
 # Called with each annotated tensor that becomes a parameter.
@@ -52,35 +66,42 @@ def note_gradients() -> None:
     last_gradient = object()
 
 
+_gradient: Any = vars(torch._C.TensorBase)["grad"]
+
+
+def gradients_of(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The gradients of many tensors, None for none."""
+    return [*map(_gradient.__get__, tensors)]
+
+
+def set_gradients(
+    tensors: Sequence[torch.Tensor], gradients: Iterable[torch.Tensor | None]
+) -> None:
+    """Assigns the gradients of many tensors."""
+    deque(map(_gradient.__set__, tensors, gradients), 0)
+    note_gradients()
+
+
 def _note_assignment() -> None:
     global last_assignment
     last_assignment = object()
 
 
-def _noted(name: str, note: Callable[[], None]) -> property:
+def _noted(
+    name: str, note: Callable[[], None] = _note_assignment, before: Callable[[], Any] = bool
+) -> property:
     """An attribute of torch's whose assignments are noted."""
     slot: Any = inspect.getattr_static(torch.Tensor, name)
 
     def noted(write: Callable[..., None]) -> Callable[..., None]:
         def write_and_note(*args: object) -> None:
+            before()
             write(*args)
             note()
 
         return write_and_note
 
     return property(slot.__get__, noted(slot.__set__), noted(slot.__delete__))
-
-
-class _NotWhileTraced:
-    """A method of the class, hidden from Dynamo's trace."""
-
-    def __init__(self, function: Callable[[torch.Tensor], object]):
-        self._function = function
-
-    def __get__(self, tensor: torch.Tensor, cls: type) -> Callable[..., object]:
-        if CompileContext.try_get() is not None:
-            raise AttributeError("__tensor_flatten__")
-        return self._function if tensor is None else functools.partial(self._function, tensor)
 
 
 class XlaTensor(torch.Tensor):
@@ -105,9 +126,9 @@ class XlaTensor(torch.Tensor):
 
     # Autograd assigns gradients itself: `run_backward` notes it. `swap_tensors` assigns `__dict__`.
     grad, _grad = _noted("grad", note_gradients), _noted("_grad", note_gradients)
-    __dict__ = _noted("__dict__", _note_assignment)
-    _backward_hooks = _noted("_backward_hooks", _note_assignment)
-    _post_accumulate_grad_hooks = _noted("_post_accumulate_grad_hooks", _note_assignment)
+    __dict__ = _noted("__dict__", before=deferred.finish)
+    _backward_hooks = _noted("_backward_hooks")
+    _post_accumulate_grad_hooks = _noted("_post_accumulate_grad_hooks")
 
     @property
     def _is_param(self) -> bool:
@@ -217,6 +238,8 @@ class XlaTensor(torch.Tensor):
         return alias(base, self._meta, None if view is None else view.without_cache())
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        if not _shows_values.value:
+            return f"tensor({tensor_meta(self)!r}, device='{self.device}')"
         text = self.detach().cpu().__repr__().removesuffix(")")
         parts = [f"device='{self.device}'"]
         for part in ("size", "dtype"):  # torch names them after the device
@@ -266,47 +289,11 @@ class XlaTensor(torch.Tensor):
         enter_thread()
         super().backward(*args, **kwargs)
 
-    # Savers of Hugging Face look at the inner tensors to find shared storages. These methods are
-    # hidden while Dynamo traces, which then sees a plain tensor of the device (see
-    # `dynamo.tensors`).
-    __tensor_flatten__ = _NotWhileTraced(lambda tensor: (["_inner"], None))
-
-    @property
-    def _inner(self) -> "_Inner":
-        return _Inner(self)
-
-    @staticmethod
-    def __tensor_unflatten__(
-        inner: object, context: object, size: object, stride: object
-    ) -> "XlaTensor":
-        raise NotImplementedError(_NO_COMPILE)
-
-
-_NO_COMPILE = (
-    "an xla tensor: torch.export and make_fx do not work on the xla device yet; call the function "
-    "directly, or compile it by torch.compile"
-)
-
-
-class _InnerType(type):
-    def __repr__(cls) -> str:
-        return _NO_COMPILE  # torch's error names this type where it would trace the inner tensors
-
-
-class _Inner(metaclass=_InnerType):
-    """The inner tensor of the wrapper, with the device, dtype and address of the data; it cannot be
-    computed with."""
-
-    def __init__(self, tensor: XlaTensor):
-        self.device, self.dtype = tensor.device, tensor.dtype
-        self.nelement, self.data_ptr, self.untyped_storage = (
-            tensor.nelement,
-            tensor.data_ptr,
-            tensor.untyped_storage,
-        )
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NotImplementedError(_NO_COMPILE)
+    # AOTAutograd traces plain fake tensors of the device, whose gradients ours are.
+    def __coerce_same_metadata_as_tangent__(
+        self, metadata: object, expected: type | None = None
+    ) -> "XlaTensor | None":
+        return self if expected is torch.Tensor else None
 
 
 def no_bytes(*args: object, **kwargs: object) -> NoReturn:
@@ -351,6 +338,7 @@ def tensor_meta(tensor: XlaTensor) -> Meta:
 def set_storage(tensor: XlaTensor, storage: Storage, view: Any) -> None:
     """Has a tensor read and write another storage, through a view, or None for all of it."""
     tensor._storage, tensor._view = storage, view
+    deferred.num_assigned += 1
 
 
 def wrap(meta: Meta, storage: Storage, view: Any = None) -> XlaTensor:

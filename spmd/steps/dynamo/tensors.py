@@ -50,6 +50,11 @@ def _take_functions(trace_rules: ModuleType) -> None:
     importlib.import_module("spmd.steps.dynamo.variables").register()
 
 
+def _track_ours(proxy_tensor: Any) -> None:
+    # what a traced function closes over, such as a model's weights, becomes a constant of the graph
+    proxy_tensor.HANDLED_TYPES += (XlaTensor,)
+
+
 def join_tracing() -> None:
     """Patches torch's modules, now or when they are imported."""
     wraps = (
@@ -62,5 +67,7 @@ def join_tracing() -> None:
     # before it Dynamo has no constants of other libraries' classes
     if TorchVersion(torch.__version__) >= "2.12":
         patch_when_imported("torch._dynamo.convert_frame", _take_functions, _PURPOSE)
+    handled = "torch.fx.experimental.proxy_tensor", _track_ours, "make_fx on xla", "HANDLED_TYPES"
+    patch_when_imported(*handled)
     fakes = "FakeTensorMode.dispatch(self, func, types, args, kwargs)", "FakeTensorMode.lift_fns"
     patch_when_imported("torch._subclasses.fake_tensor", _fake_ours, _PURPOSE, *fakes)

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,38 +39,43 @@ class Exported:
     ['bias', 'weight']
     """
 
-    def __init__(self, serialized: bytes, manifest: dict[str, Any], state: Sequence[torch.Tensor]):
+    def __init__(
+        self, serialized: bytes, manifest: dict[str, Any], state: Mapping[str, torch.Tensor]
+    ):
         self.serialized = serialized
         self.manifest = manifest
-        self._state = list(state)
+        self._state = state
 
     def state(self) -> dict[str, torch.Tensor]:
         """The tensors that the program reads besides its arguments, by name: the user's own, as
         they are now."""
-        names = [argument["name"] for argument in state_arguments(self.manifest)]
-        return dict(zip(names, self._state, strict=True))
+        return dict(self._state)
 
     def stablehlo(self) -> str:
         """The program as text."""
         return str(jax_export.deserialize(bytearray(self.serialized)).mlir_module())
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, weights: bool = True) -> None:
         """Writes the program, the state as it is now and the manifest into a folder, which is made;
         a sync.
 
-        Files of an earlier export are replaced. The manifest is written last: a folder without one
-        is not complete. Of several processes all must call it: the first writes, and all return
-        when the folder is complete.
+        weights: False leaves the values of the state out; `spmd.load_exported(path, state=...)`
+        takes them. Files of an earlier export are replaced. The manifest is written last: a folder
+        without one is not complete. Of several processes all must call it: the first writes, and
+        all return when the folder is complete.
         """
         folder, is_first = Path(path), processes.index() == 0
         if is_first:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / MANIFEST).unlink(missing_ok=True)
+            (folder / WEIGHTS).unlink(missing_ok=True)
             (folder / PROGRAM).write_bytes(self.serialized)
-        weights = write_safetensors(folder / WEIGHTS if is_first else None, self.state())
+        facts = None
+        if weights or not state_arguments(self.manifest):
+            facts = write_safetensors(folder / WEIGHTS if is_first else None, self.state())
         if is_first:
             (folder / MANIFEST).write_text(
-                sealed_json.text({**self.manifest, WEIGHTS_FACTS: weights})
+                sealed_json.text({**self.manifest, WEIGHTS_FACTS: facts})
             )
         if processes.several():
             processes.agree("an exported program that is written", b"", user_line())
@@ -87,6 +92,11 @@ class Exported:
 def state_arguments(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of the state among a manifest's arguments, which follow those of the call."""
     return [entry for entry in manifest["arguments"] if entry["role"] not in ("argument", "random")]
+
+
+def has_weights(manifest: dict[str, Any]) -> bool:
+    """False if the manifest is of a folder without weights."""
+    return manifest.get(WEIGHTS_FACTS, {}) is not None
 
 
 def array_facts(array: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ from .exported import (
     WEIGHTS,
     WEIGHTS_FACTS,
     Exported,
+    has_weights,
     on_host,
     state_arguments,
     struct,
@@ -71,7 +72,11 @@ from .nested_values import matched, rebuild
 
 @ends_at_user_line
 def load_exported(
-    path: str | Path | Exported, mesh: Mesh | None = None, *, custom_calls: Sequence[str] = ()
+    path: str | Path | Exported,
+    mesh: Mesh | None = None,
+    *,
+    state: Mapping[str, torch.Tensor] | None = None,
+    custom_calls: Sequence[str] = (),
 ) -> "LoadedProgram":
     """Returns a program that `spmd.export` has written, compiled and with its state on the devices,
     as a callable.
@@ -86,6 +91,8 @@ def load_exported(
             take the places of the program's. Arguments are resharded to what the program takes.
             None: the mesh of `with mesh:` or `set_global_mesh` if it has as many devices, else the
             devices of the export.
+        state: the tensors of `LoadedProgram.state` by name, on the CPU or on xla, in place of those
+            of the file: other weights, or those of a program that was saved without.
         custom_calls: targets of custom calls that the program may have, besides those that jax
             keeps stable: native code of this process. As in `spmd.export`.
 
@@ -93,7 +100,8 @@ def load_exported(
     own devices.
 
     Raises FileNotFoundError, ValueError for another number of devices, another platform, a newer
-    format, or files that do not belong together, an option of XLA that neither this library nor
+    format, or files that do not belong together, a state that lacks a tensor or has one of another
+    shape or dtype, an option of XLA that neither this library nor
     `config.compiler_options` sets, and other custom calls. Source: `jax.export.deserialize`.
 
     >>> import torch, spmd
@@ -109,11 +117,30 @@ def load_exported(
     extras.imported("flatbuffers", "export", "load_exported")  # jax reads programs by it
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"load_exported: expected a spmd.Mesh, got {type(mesh).__name__}")
-    if isinstance(path, Exported):
-        state = {name: on_host(tensor.detach()) for name, tensor in path.state().items()}
+    exported = path if isinstance(path, Exported) else read_exported(path)
+    checked = None if exported is path else custom_calls
+    if state is None and not isinstance(path, Exported):
+        with _described(Path(path) / MANIFEST):
+            stored = _stored_state(Path(path) / WEIGHTS, exported.manifest)
         return LoadedProgram(
-            path.serialized, path.manifest, lambda name, indices: state[name][indices], mesh, None
+            exported.serialized,
+            exported.manifest,
+            lambda name, indices: stored[name].read(indices),
+            mesh,
+            checked,
         )
+    given = _given_state(exported.state() if state is None else state, exported.manifest)
+    return LoadedProgram(
+        exported.serialized,
+        exported.manifest,
+        lambda name, indices: given[name][indices],
+        mesh,
+        checked,
+    )
+
+
+def read_exported(path: str | Path) -> Exported:
+    """The program of a folder without its state; raises as `load_exported` does."""
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(
@@ -134,10 +161,7 @@ def load_exported(
                 f"load_exported: {folder / PROGRAM} is not the program of {MANIFEST}; export it "
                 "again"
             )
-        stored = _stored_state(folder / WEIGHTS, manifest)
-    return LoadedProgram(
-        serialized, manifest, lambda name, indices: stored[name].read(indices), mesh, custom_calls
-    )
+    return Exported(serialized, manifest, {})
 
 
 @contextlib.contextmanager
@@ -161,6 +185,23 @@ def _described(file: object) -> Iterator[None]:
 _MOST_BYTES = 1 << 31  # of a program
 
 
+def _given_state(state: Mapping[str, torch.Tensor], manifest: dict[str, Any]) -> dict[str, Any]:
+    """A user's tensors for the state that a manifest describes, on the CPU."""
+    expected = {
+        argument["name"]: (tuple(argument["shape"]), dtype_of(argument["dtype"]))
+        for argument in state_arguments(manifest)
+    }
+    for name, (shape, dtype) in expected.items():
+        value = state.get(name)
+        if value is None or (tuple(value.shape), value.dtype) != (shape, dtype):
+            got = "none" if value is None else f"{value.dtype} of shape {list(value.shape)}"
+            raise ValueError(
+                f"load_exported: expected {name!r} of {dtype} and shape {list(shape)} in state, "
+                f"got {got}"
+            )
+    return {name: on_host(state[name].detach()) for name in expected}
+
+
 def _stored_state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """The tensors of the state in a file, once it is the one that was written, as the manifest
     describes them.
@@ -168,6 +209,11 @@ def _stored_state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     A manifest without facts of the file is compared with its header alone.
     """
     facts = manifest.get(WEIGHTS_FACTS)
+    if not has_weights(manifest):
+        names = {argument["name"]: "..." for argument in state_arguments(manifest)}
+        raise ValueError(
+            f"load_exported: {file.parent} was saved without weights; pass state={names}"
+        )
     sealed_json.check_file(file, (1 << 63) if facts is None else facts["bytes"])
     with file.open("rb") as opened:
         if (
@@ -473,9 +519,10 @@ class LoadedProgram:
         )
         return wrap(meta, Storage(data, meta, pinned))
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, weights: bool = True) -> None:
         """Writes the program with its state as it is now, as `Exported.save` does."""
-        Exported(self.serialized, self.manifest, list(self.state.values())).save(path)
+        exported = Exported(self.serialized, self.manifest, self.state)
+        exported.save(path, weights=weights)
 
     def stablehlo(self) -> str:
         """The program as text."""

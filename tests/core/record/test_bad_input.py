@@ -350,13 +350,6 @@ class TestReading:
                 in raised(NotImplementedError, call)[0]
             )
 
-    def test_tracing(self) -> None:
-        x = torch.ones(2, device="xla")
-        with pytest.raises(
-            AssertionError, match=r"torch.export and make_fx do not work on the xla device yet"
-        ):
-            torch.fx.experimental.proxy_tensor.make_fx(torch.sin)(x)
-
 
 class TestFilling:
     """A number that fills a tensor must fit its dtype; torch checks that for every device."""

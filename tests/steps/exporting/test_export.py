@@ -68,6 +68,26 @@ class TestFiles:
         check(model.weight, weights["weight"])
         check(model.bias, weights["bias"])
 
+    def test_without_weights(self, tmp_path: Path) -> None:
+        """Tensors of the CPU and of xla, sharded or not, take the places of the state."""
+        model, x = nn.Linear(4, 8), torch.randn(8, 4)
+        there = nn.Linear(4, 8).to("xla")
+        spmd.mark_sharding(there.weight, MESH, P("model", None))
+        spmd.export(there, (x,)).save(tmp_path)
+        spmd.export(there, (x,)).save(tmp_path, weights=False)
+        assert {file.name for file in tmp_path.iterdir()} == {"manifest.json", "program.jax_export"}
+        with pytest.raises(ValueError, match=r"was saved without weights; pass state={'weight'"):
+            spmd.load_exported(tmp_path)
+        weights = {"weight": on(model.weight, None, "data"), "bias": model.bias}
+        program = spmd.load_exported(tmp_path, state=weights)
+        check(program(x.to("xla")), model(x))
+        program.save(tmp_path)
+        check(spmd.load_exported(tmp_path)(x.to("xla")), model(x))
+        zeros = {name: torch.zeros_like(one) for name, one in weights.items()}
+        check(spmd.load_exported(tmp_path, state=zeros)(x.to("xla")), torch.zeros(8, 8))
+        with pytest.raises(ValueError, match=r"expected 'bias' of torch.float32 and shape \[8\]"):
+            spmd.load_exported(tmp_path, state={**weights, "bias": torch.ones(7)})
+
     def test_read_by_jax(self, tmp_path: Path) -> None:
         model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)), torch.randn(3, 4)
         exported = spmd.export(model, (x,))

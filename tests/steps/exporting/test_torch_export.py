@@ -6,8 +6,10 @@ import io
 
 import pytest
 import torch
+from functorch.compile import aot_function, aot_module, make_boxed_func
 from support import check
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fsdp
 import spmd
@@ -96,8 +98,7 @@ class TestRuns:
 
 
 class TestFromDevice:
-    """A model on xla is exported, through a copy on the CPU; the program has the model's own
-    tensors."""
+    """A model on xla is exported; the program has the model's own tensors."""
 
     @pytest.mark.parametrize("strict", [False, True])
     def test_runs(self, strict: bool) -> None:
@@ -144,10 +145,69 @@ class TestFromDevice:
             check(model.up.weight.grad, net.up.weight.grad)
 
     def test_two_devices(self) -> None:
-        with pytest.raises(
-            RuntimeError, match=r"expected the model and its arguments on one device"
-        ):
+        with pytest.raises(RuntimeError, match=r"on the same device, but found .* cpu and xla"):
             torch.export.export(Net(), (IDS.to("xla"),))
+
+    def test_memory_kinds(self) -> None:
+        """Moves to the host and back are ops of the program."""
+        x = torch.ones(4, device="xla")
+        both = spmd.torch_xla.stablehlo_module.wrapped(
+            lambda x: spmd.place_to_device(spmd.place_to_host(x) * 2)
+        )
+        program = torch.export.export(both, (x,))
+        assert "spmd.place_to_host" in program.graph_module.code
+        check(program.module()(x), 2 * torch.ones(4))
+        with pytest.raises(TypeError, match=r"place_to_host: expected a tensor on xla"):
+            torch.export.export(both, (torch.ones(4),))
+
+
+class TestTracers:
+    """make_fx and AOTAutograd over tensors of the device: graphs of aten ops, which run on it."""
+
+    @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+    def test_make_fx(self, mode: str) -> None:
+        x = torch.rand(3, 4)
+        graph = make_fx(lambda x: x.sin().sum(1), tracing_mode=mode)(x.to("xla"))
+        targets = {node.target for node in graph.graph.nodes if node.op == "call_function"}
+        assert targets == {torch.ops.aten.sin.default, torch.ops.aten.sum.dim_IntList}
+        check(graph((2 * x).to("xla")), (2 * x).sin().sum(1))
+
+    def test_closed_over(self) -> None:
+        """Weights that the function does not take are the graph's own, not values of one call."""
+        model = nn.Sequential(nn.Linear(4, 3), nn.GELU())
+        there, x = copy.deepcopy(model).to("xla"), torch.rand(2, 4)
+        graph = make_fx(lambda x: there(x).sum(1))(x.to("xla"))
+        check(graph((2 * x).to("xla")), model(2 * x).sum(1))
+        with torch.no_grad():
+            there[0].weight.zero_()
+        check(graph(x.to("xla")), nn.functional.gelu(model[0].bias).sum().expand(2))
+
+    @pytest.mark.parametrize("kind", ["function", "module"])
+    def test_aot(self, kind: str) -> None:
+        """Forward and backward are graphs; gradients of a sharded argument are the CPU's."""
+        graphs: list[torch.fx.GraphModule] = []
+
+        def compiler(graph: torch.fx.GraphModule, _: object) -> object:
+            graphs.append(graph)
+            return make_boxed_func(graph.forward)
+
+        model, x = nn.Linear(4, 3), torch.rand(8, 4)
+        there = copy.deepcopy(model).to("xla")
+        on_xla = spmd.mark_sharding(x.to("xla"), MESH, P("fsdp", None)).requires_grad_()
+        if kind == "module":
+            made = aot_module(there, compiler)(on_xla).square().sum()
+        else:
+            made = aot_function(
+                lambda x, w, b: nn.functional.linear(x, w, b).square().sum(), compiler
+            )(on_xla, there.weight, there.bias)
+        made.backward()
+        x.requires_grad_()
+        expected = model(x).square().sum()
+        expected.backward()
+        check(made, expected)
+        for found, known in ((on_xla, x), (there.weight, model.weight), (there.bias, model.bias)):
+            check(found.grad, known.grad)
+        assert len(graphs) == 2
 
 
 class TestSharded:

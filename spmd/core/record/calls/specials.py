@@ -240,6 +240,10 @@ _INDEX_PUTS = (
 )
 _SPECIALS: dict[OpOverload, Handler] = {
     **dict.fromkeys(_BY_TORCHS_KERNEL, by_torchs_kernel),
+    # A program of `torch.export` names the device on which it was traced.
+    aten._assert_tensor_metadata.default: lambda func, args, kwargs: by_torchs_kernel(
+        func, args, {**kwargs, "device": None}
+    ),
     aten.scaled_dot_product_attention.default: by_arguments(attention),
     aten._pin_memory.default: lambda func, args, kwargs: args[0],
     aten.is_pinned.default: lambda func, args, kwargs: False,
