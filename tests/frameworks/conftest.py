@@ -10,7 +10,7 @@ from huggingface_hub.serialization import _torch as hub_files
 import spmd
 from spmd.core import points
 from spmd.core.torch_state import modules
-from spmd.jobs.frameworks.batches import shard_copy
+from spmd.jobs.frameworks.batches import SHARED, shard_copy
 
 # this is imported when tests are collected, before any has run
 UNUSED = PartialState.default_device
@@ -24,6 +24,7 @@ def use() -> Iterator[None]:
     yield
     spmd.config.replay_steps = replays
     points.after_upload.remove(shard_copy)
+    SHARED.clear()
     spmd.compat.uninstall()
     spmd.torch_xla.set_global_mesh(None)
     PartialState.default_device = device

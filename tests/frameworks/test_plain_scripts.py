@@ -42,7 +42,7 @@ def ran(folder: Path, num_devices: int, script: str = SCRIPT) -> tuple[list[floa
     """The losses, the operations of a device, and what stood on stderr."""
     path = folder / "train.py"
     path.write_text(script)
-    command = ["run", "--devices", str(num_devices), str(path), "xla"]
+    command = ["run", "--devices", str(num_devices), str(path), "xla", str(folder)]
     done = subprocess.run(
         [sys.executable, "-c", RUN, *command],
         capture_output=True,
@@ -131,3 +131,56 @@ class TestTimm:
         losses, operations, _ = ran(tmp_path, 8, LOADED)
         assert losses == pytest.approx(expected, rel=1e-5)
         assert operations <= 1.2 * ran(tmp_path, 1, LOADED)[1] / 8
+
+
+# Few rows and large weights: the optimizers' steps are most of what would not be shared.
+GAN = """
+import sys
+import torch
+from torch import nn
+
+device, folder = sys.argv[1:]
+torch.manual_seed(0)
+images = torch.rand(256, 64)
+generator = nn.Sequential(nn.Linear(16, 512), nn.LeakyReLU(0.2), nn.Linear(512, 64), nn.Tanh())
+judge = nn.Sequential(nn.Linear(64, 512), nn.LeakyReLU(0.2), nn.Linear(512, 1))
+optimizers = []
+for model in (generator.to(device), judge.to(device)):
+    optimizers.append(torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.5, 0.999)))
+loss_of = nn.functional.binary_cross_entropy_with_logits
+noises = torch.randn(12, 32, 16)
+for step in range(12):
+    real, noise = images[torch.randint(256, (32,))].to(device), noises[step].to(device)
+    loss = loss_of(judge(generator(noise)), torch.ones(32, 1, device=device))
+    loss.backward()
+    optimizers[0].step()
+    optimizers[0].zero_grad()
+    optimizers[1].zero_grad()
+    of_real = loss_of(judge(real), torch.ones(32, 1, device=device))
+    of_fake = loss_of(judge(generator(noise).detach()), torch.zeros(32, 1, device=device))
+    ((of_real + of_fake) / 2).backward()
+    optimizers[1].step()
+    optimizers[1].zero_grad()
+    print("loss", loss.item())
+    print("loss", (of_real + of_fake).item())
+    if step == 7:  # a checkpoint, which this run goes on from
+        states = [one.state_dict() for one in (generator, judge, *optimizers)]
+        torch.save(states, folder + "/states.pt")
+        states = torch.load(folder + "/states.pt", map_location="cpu")
+        assert states[2]["state"][0]["exp_avg"].shape == (512, 16)
+        for one, state in zip((generator, judge, *optimizers), states):
+            one.load_state_dict(state)
+"""
+
+
+class TestSteps:
+    """Optimizers' steps are shared, too: each device holds and computes a part of their state."""
+
+    def test_all_devices_compute(self, tmp_path: Path) -> None:
+        (tmp_path / "cpu.py").write_text(GAN)
+        command = [sys.executable, tmp_path / "cpu.py", "cpu", tmp_path]
+        on_cpu = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        expected = [float(line.split()[1]) for line in on_cpu.stdout.splitlines()]
+        losses, operations, _ = ran(tmp_path, 8, GAN)
+        assert losses == pytest.approx(expected, rel=1e-4)
+        assert operations <= 1.2 * ran(tmp_path, 1, GAN)[1] / 8

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ...core import XlaTensor, counters, processes, replaces, storage_of, user_line
 from ...mesh.mesh import Mesh, get_1d_mesh
 from ...mesh.notes import note_whole, say_once
 from ...mesh.partition_spec import PartitionSpec
-from ...tensors.annotate import mark_sharding
+from ...tensors.annotate import get_sharding, mark_sharding
 from ..data.trees import Path, mapped
 
 
@@ -26,11 +29,49 @@ def shard_batch(caller: str, batch: Any, mesh: Mesh, axes: tuple[str, ...]) -> N
     mapped(batch, _has_rows, tensors.setdefault)
     ways = math.prod(mesh.shape()[axis] for axis in axes)
     shape = next((tuple(tensor.shape) for tensor in tensors.values()), (0,))
+    if ways > 1 and not processes.several():
+        SHARED[:] = [(mesh, axes)]
     if shape[0] % ways:
         note_whole(caller, shape, 0, ways)
     for tensor in tensors.values() if ways > 1 else ():
         entry = axes if shape[0] % ways == 0 and tensor.shape[0] == shape[0] else None
         mark_sharding(tensor, mesh, PartitionSpec(entry, *[None] * (tensor.dim() - 1)))
+
+
+# The mesh and the axes of the batches, whose devices share the steps of optimizers.
+SHARED: list[tuple[Mesh, tuple[str, ...]]] = []
+# By optimizer, the size of its state and the first tensors in it: those that are sharded.
+_shared_states: Any = WeakIdKeyDictionary()
+
+
+def _shard_state(optimizer: Optimizer, *_: object) -> None:
+    """Shards each new tensor of a state that has the shape of its parameter, where nothing shards
+    parameters: each device holds and computes its part of an optimizer's step (ZeRO,
+    arXiv:1910.02054)."""
+    state = optimizer.state
+    present = len(state), *map(id, next(iter(state.values()), {}).values())
+    if not SHARED or _shared_states.get(optimizer) == present:
+        return
+    _shared_states[optimizer] = present
+    ((mesh, axes),) = SHARED
+    ways = math.prod(mesh.shape()[axis] for axis in axes)
+    if any(not isinstance(parameter, XlaTensor) or _is_sharded(parameter) for parameter in state):
+        return
+    for parameter, values in state.items():
+        even = [dim for dim, size in enumerate(parameter.shape) if size and size % ways == 0]
+        for value in values.values() if even else ():
+            if isinstance(value, XlaTensor) and value.shape == parameter.shape:
+                spec: list[Any] = [None] * value.dim()
+                spec[max(even, key=value.shape.__getitem__)] = axes
+                mark_sharding(value, mesh, PartitionSpec(*spec))
+
+
+register_optimizer_step_post_hook(_shard_state)
+
+
+def _is_sharded(tensor: XlaTensor) -> bool:
+    sharding = get_sharding(tensor)
+    return sharding is not None and not sharding.is_replicated()
 
 
 def shard_loader(kind: Any, caller: str, is_left: Callable[[], bool] = processes.several) -> None:
