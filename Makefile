@@ -8,7 +8,7 @@ GPU_PLAN := .venv-gpu-plan
 OLD := oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fifth test-all test-newest smoke-newest test-oldest smoke-oldest bench bench-all gpu plan plan-all plan-gpu site lint release clean
+.PHONY: help install train test test-sample test-all test-newest smoke-newest test-oldest smoke-oldest bench bench-all gpu plan plan-all plan-gpu site lint release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,8 +28,8 @@ train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,
 test: $(INSTALLED)  ## run the tests that a change must pass, also under the Shardy partitioner
 	PYTHON=$(RUN) tests/run.sh $(ARGS)
 
-test-fifth: $(INSTALLED)  ## run a fifth of what make test leaves out, by the commit, and half as many under Shardy
-	PYTHON=$(RUN) tests/run.sh --fifth $(ARGS)
+test-sample: $(INSTALLED)  ## run a tenth of what make test leaves out, by the commit, and half as many under Shardy
+	PYTHON=$(RUN) tests/run.sh --sample $(ARGS)
 
 test-all: $(INSTALLED)  ## run every test, under both partitioners; goes on where it was stopped, and writes down what passed
 	PYTHON=$(RUN) tests/run.sh --all $(ARGS)
@@ -85,10 +85,11 @@ site: $(INSTALLED)  ## build the documentation site into out/site; a link or nam
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
-lint: $(INSTALLED)  ## check style, types, and the files that GitHub and others read
+lint: $(INSTALLED)  ## check style, types, that no test was lost, and the files that GitHub and others read
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports
+	$(RUN) tests/baseline/check.py
 	$(RUN) -m mypy --strict --follow-imports=silent tests/docs/all_public_names.py
 	$(RUN) -m yamllint --strict .github .pre-commit-config.yaml CITATION.cff mkdocs.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml

@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="what `make test` runs: see tests/selection.py"
     )
-    parser.addoption("--fifth", action="store_true", help="a fifth of the others, by the commit")
+    parser.addoption("--sample", action="store_true", help="a tenth of the others, by the commit")
     parser.addoption(
         "--commit",
         type=lambda text: int(text, 16),
@@ -95,9 +95,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     option = config.option
-    if option.quick or option.fifth:
+    if option.quick or option.sample:
         commit = selection.commit() if option.commit is None else option.commit
-        select = selection.quick if option.quick else selection.fifth
+        select = selection.quick if option.quick else selection.sample
         items[:], dropped = select(items, commit, spmd.config.partitioner)
         config.hook.pytest_deselected(items=dropped)
 

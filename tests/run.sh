@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run the tests that a change must pass (`make test`), with --all every test (`make test-all`), or with --fifth a fifth of
+# Run the tests that a change must pass (`make test`), with --all every test (`make test-all`), or with --sample a tenth of
 # what the first leaves out, by the commit (`.ci/run`): one pytest process per group of files, so that a group shares its
 # devices and compiled programs, and at most JOBS (2) processes at once. Other arguments go to every pytest. What the first
 # leaves out is said in tests/selection.py.
 #
 # Most of the time of a small test goes to LLVM. So the tests have XLA generate simple code, from the same partitioned and
-# optimised program, but for those of what the generator decides (the group codegen). With --all and --fifth whole models,
+# optimised program, but for those of what the generator decides (the group codegen). With --all and --sample whole models,
 # recipes, pages and processes, too, take the code that users run. XLA_FLAGS, if set, is taken as it is by all.
 #
 #     tests/run.sh                                  all groups, and those that XLA partitions once more under Shardy
@@ -22,6 +22,8 @@ shopt -s nullglob
 python=${PYTHON:-.venv/bin/python}
 # torch on the CPU is what tests compare with. Its threads wait busily, a tenth of all, for cores that two groups share.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+# Groups, and the processes that tests start, import the same files: each is compiled once.
+export PYTHONDONTWRITEBYTECODE=
 simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # XLA ends the process at a flag that it does not know, and jaxlib 0.11 has dropped this one.
 jaxlib=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("jaxlib").submodule_search_locations[0])')
@@ -45,9 +47,9 @@ if [[ ${1-} == --all ]]; then
         packages@shardy plans processes rest frameworks+examples codegen"
     mode=
     shift
-elif [[ ${1-} == --fifth ]]; then
+elif [[ ${1-} == --sample ]]; then
     usual="whole:1of2 core+packages+library+sweep+plans core+packages+library@shardy whole:2of2 codegen"
-    mode=--fifth
+    mode=--sample
     shift
 else
     small+="whole models processes rest frameworks examples "
@@ -126,7 +128,7 @@ run() { # one group in one process; its last line says how it ended
         if [[ $small != *" $name "* ]]; then is_small=; fi
     done
     # shellcheck disable=SC2086  # paths hold no blanks and must split
-    if [[ -n $part ]]; then paths=$("$python" tests/parts.py ${mode/--fifth/} "${part%of*}" "${part#*of}" $paths) || return 1; fi
+    if [[ -n $part ]]; then paths=$("$python" tests/parts.py ${mode/--sample/} "${part%of*}" "${part#*of}" $paths) || return 1; fi
     if [[ -z ${XLA_FLAGS+set} && -n $is_small ]]; then flags=$simple; fi
     case $folders in
         codegen) set -- -m codegen "$@" ;;

@@ -9,7 +9,6 @@ A name is that of a test, with or without its parameters, of a class or of a fil
 # the core what takes a process of its own.
 END_TO_END = {
     "tests/golden/test_golden.py",
-    "tests/test_baseline.py",
     "tests/test_floors.py",
     "tests/test_size.py",
     "tests/test_public_api.py",

@@ -2,7 +2,7 @@
 `make test-all`, or `covered.tsv` names the property that shows the same. Names in
 `tests/selected.py` must be those of tests.
 
-    python tests/baseline/check.py         # which tests/test_baseline.py runs
+    python tests/baseline/check.py         # which make lint runs
     python tests/baseline/check.py FILE    # takes over what `pytest --record FILE` wrote
 
 `durations.tsv.gz` holds the baseline: ids of tests, with seconds of the CPU where they were
