@@ -65,7 +65,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model.add_argument(
         "--dropout", type=float, default=0.0, metavar="P", help="dropout (default %(default)s)"
     )
-    group = training.add_training_flags(parser, steps=400, eval_every=100)
+    group = training.add_training_flags(parser, steps=200, eval_every=50)
     group.add_argument(
         "--optimizer",
         choices=("adamw", "muon"),

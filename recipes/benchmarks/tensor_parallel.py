@@ -3,6 +3,10 @@ backward, by both partitioners.
 
     python -m recipes.benchmarks.tensor_parallel                      needs libtpu (extra `tpu`)
     python -m recipes.benchmarks.tensor_parallel --rows toy toy-shardy   on eight simulated devices
+    python -m recipes.benchmarks.tensor_parallel --rows mlp-ring
+
+"ring" is JAX by hand whose products are cut along their gathers: an eighth of the sequence at a
+time, one half of it from each neighbour of a ring through the 2x2x2 torus.
 
 Gate and up read one operand, whose gradient is the sum of two products: it is scattered once. Both
 sides have the same marks, options and clock.
@@ -36,6 +40,7 @@ ROWS = {
     for row in (
         Row("mlp", "v5p:2x2x2", "gspmd"),
         Row("mlp-shardy", "v5p:2x2x2", "shardy"),
+        Row("mlp-ring", "v5p:2x2x2", "gspmd", sides=("jax", "ring")),
         Row("toy", "cpu:8", "gspmd", **_TOY),
         Row("toy-shardy", "cpu:8", "shardy", **_TOY),
     )
@@ -107,6 +112,55 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
     return sides.by_hand(row, ("tensor",), lower)
 
 
+# A ring through the 2x2x2 torus in steps between neighbours, by their numbers in the mesh.
+_RING = (0, 1, 3, 2, 6, 7, 5, 4)
+
+
+def in_a_ring(row: Row, _: str) -> dict[str, Any]:
+    """The figures of the JAX program with products cut along their gathers."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    ahead = list(zip(_RING, (*_RING[1:], _RING[0]), strict=True))
+    ways = ahead, [(to, of) for of, to in ahead]  # of the first half of a shard, of the second
+
+    def passed(halves: list[Any]) -> list[Any]:
+        return [jax.lax.ppermute(x, "tensor", way) for x, way in zip(halves, ways, strict=True)]
+
+    def of_shard(x: Any, scale: Any, gate: Any, up: Any, down: Any) -> Any:
+        v = x.astype(jnp.float32)
+        normed = v * jax.lax.rsqrt((v * v).mean(-1, keepdims=True) + 1e-6)
+        halves, hidden = jnp.split(normed.astype(x.dtype) * scale, 2, 1), []
+        for step in range(8):
+            halves = passed(halves) if step else halves
+            h = jnp.concatenate(halves, 1)
+            hidden.append(jax.nn.silu(h @ gate.T) * (h @ up.T))
+        sums: list[Any] = []
+        for step in (*range(1, 8), 0):  # first those of the devices that are furthest
+            parts = jnp.split(hidden[step] @ down.T, 2, 1)
+            sums = [a + b for a, b in zip(passed(sums), parts, strict=True)] if sums else parts
+        y = x + jnp.concatenate(sums, 1)
+        return jax.lax.psum(jnp.sum(y.astype(jnp.float32) ** 2), "tensor")
+
+    def lower(mesh: Any) -> Any:
+        columns, rows = P(None, "tensor"), P("tensor")
+        specs = columns, P(), rows, rows, columns
+        whole = jax.shard_map(of_shard, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
+        of_mesh = [NamedSharding(mesh, spec) for spec in specs]
+        operands = [
+            jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=sharding)
+            for shape, sharding in zip(_shapes(row), of_mesh, strict=True)
+        ]
+        size = row.batch * row.length * row.width
+        function = jax.grad(lambda *operands: whole(*operands) / size, (0, 2, 3, 4))
+        out = [of_mesh[index] for index in (0, 2, 3, 4)]
+        return jax.jit(function, out_shardings=tuple(out)).lower(*operands)
+
+    return sides.by_hand(row, ("tensor",), lower)
+
+
 def _shapes(row: Row) -> list[tuple[int, ...]]:
     width, hidden = row.width, row.hidden
     x = row.batch, row.length, width
@@ -119,5 +173,9 @@ def _title(row: Row) -> str:
 
 if __name__ == "__main__":
     sides.main(
-        "recipes.benchmarks.tensor_parallel", __doc__, ROWS, {"ours": ours, "jax": by_hand}, _title
+        "recipes.benchmarks.tensor_parallel",
+        __doc__,
+        ROWS,
+        {"ours": ours, "jax": by_hand, "ring": in_a_ring},
+        _title,
     )
