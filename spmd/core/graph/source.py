@@ -92,7 +92,8 @@ _LIBRARY_ROOTS = (
 # Packages that this library calls, and that run no code of the user's.
 _PACKAGES = ("/numpy/", "/jax/", "/jaxlib/", "/etils/", "/orbax/", "/fsspec/", "/rich/")
 _PYTHON, _INSTALLED = os.path.dirname(os.__file__) + os.sep, "site-packages"
-_is_library: Bounded[CodeType, bool] = Bounded(16_384)
+# By id, as a code object's own hash and comparison read its constants; a row keeps the object.
+_is_library: Bounded[int, tuple[CodeType, bool]] = Bounded(16_384)
 
 
 class Ring:
@@ -165,21 +166,13 @@ def forward_ring(number: int, line: Line | None) -> Ring:
 
 def is_library(code: CodeType) -> bool:
     """True if code belongs to torch or to this library; cached."""
-    # A generated `__init__`: its frame stands for its caller's.
-    is_dataclass_init = code.co_qualname.startswith("__create_fn__")
-    return _is_library.keep(
-        _hashable(code), is_dataclass_init or code.co_filename.startswith(_LIBRARY_ROOTS)
-    )
-
-
-def _hashable(code: CodeType) -> CodeType:
-    """Returns a code object as a dict key: Dynamo's may have dicts, which have no hash, among its
-    constants."""
-    try:
-        hash(code)
-    except TypeError:
-        return code.replace(co_consts=())
-    return code
+    known = _is_library.get(id(code))
+    if known is None:
+        # A generated `__init__`: its frame stands for its caller's.
+        is_dataclass_init = code.co_qualname.startswith("__create_fn__")
+        inside = is_dataclass_init or code.co_filename.startswith(_LIBRARY_ROOTS)
+        known = _is_library.keep(id(code), (code, inside))
+    return known[1]
 
 
 def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
@@ -190,17 +183,11 @@ def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
 def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
     """Returns (code, last instruction) of the nearest frame, from this one outwards, outside torch
     and this library."""
-    is_library_code = _is_library.rows
+    rows = _is_library.rows
     while frame is not None:
         code = frame.f_code
-        try:
-            inside = is_library_code.get(code)
-        except TypeError:
-            code = _hashable(code)
-            inside = is_library_code.get(code)
-        if inside is None:
-            inside = is_library(code)
-        if not inside:
+        known = rows.get(id(code))
+        if not (known[1] if known is not None else is_library(code)):
             return code, frame.f_lasti
         frame = frame.f_back
     return None, 0
