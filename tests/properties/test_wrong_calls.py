@@ -12,6 +12,7 @@ import test_public_api
 import torch
 from torch import nn
 
+import fsdp
 import spmd
 
 # What a call would change for other tests, or start.
@@ -49,6 +50,30 @@ def wrong(draw: random.Random) -> Any:
     ])  # fmt: skip
 
 
+def check(function: Callable[..., Any], draw: random.Random) -> None:
+    by_kind = {False: list[str](), True: list[str]()}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            by_kind[parameter.default is not parameter.empty].append(parameter.name)
+    names = [*by_kind[False], *(name for name in by_kind[True] if draw.random() < 0.3)]
+    given = {name: wrong(draw) for name in names}
+    try:
+        function(**given)
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        assert last.filename == __file__, f"{function.__qualname__}({given}): {error!r}, {last}"
+        assert "object has no attribute" not in str(error).partition("(")[0], (
+            f"{function.__qualname__}({given}): {error!r}"
+        )
+
+
+def test_every_callable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of each: a callable is public without `ends_at_user_line` in no commit."""
+    monkeypatch.chdir(tmp_path)
+    for seed, function in enumerate(callables()):
+        check(function, random.Random(seed))
+
+
 @pytest.mark.parametrize(
     "seed", [*range(FEW), *(pytest.param(n, marks=pytest.mark.long) for n in range(FEW, MORE))]
 )
@@ -58,20 +83,7 @@ def test_an_error_ends_at_the_call(
     monkeypatch.chdir(tmp_path)
     draw = random.Random(seed)
     for function in draw.sample([*callables()], 10):
-        by_kind = {False: list[str](), True: list[str]()}
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                by_kind[parameter.default is not parameter.empty].append(parameter.name)
-        names = [*by_kind[False], *(name for name in by_kind[True] if draw.random() < 0.3)]
-        given = {name: wrong(draw) for name in names}
-        try:
-            function(**given)
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            assert last.filename == __file__, f"{function.__qualname__}({given}): {error!r}, {last}"
-            assert "object has no attribute" not in str(error).partition("(")[0], (
-                f"{function.__qualname__}({given}): {error!r}"
-            )
+        check(function, draw)
 
 
 class TestWords:
@@ -83,6 +95,10 @@ class TestWords:
             (lambda: spmd.use_sharding(3, None, spmd.P()), "use_sharding: expected tensors as "),
             (lambda: spmd.CheckpointManager("x", max_to_keep=2), "it takes folder, "),
             (lambda: spmd.suggest(nn.Linear(8, 8), target=8), "suggest: expected target as str"),
+            (
+                lambda: fsdp.plan_units(nn.Linear(8, 8), 3, "head"),  # type: ignore[arg-type]
+                "plan_units: expected ignored_modules as Collection[Module], got str",
+            ),
         ],
     )
     def test_names_the_argument(self, call: Callable[[], Any], words: str) -> None:

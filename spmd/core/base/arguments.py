@@ -9,7 +9,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 # Errors of Python's own where an argument is of another kind than the code expects.
@@ -37,6 +37,9 @@ def _fits(value: object, hint: Any) -> bool:
             return True  # or a literal, or a variable
         else:
             found = isinstance(value, (plain, int) if plain is float else plain)
+            match typing.get_args(kind):
+                case [of] | [of, types.EllipsisType()] if isinstance(value, (Sequence, Set)):
+                    found = found and all(_fits(element, of) for element in value)
         if found:
             return True
     return False

@@ -62,6 +62,7 @@ class StableHLOExportOptions:
 _DEBUG_TEXT = re.compile(r'^(#loc\d*) = (loc\("(?:[^"\\]|\\.)*"\))$', re.MULTILINE)
 
 
+@ends_at_user_line
 class StableHLOGraphModule:
     """A program of StableHLO with its weights, callable on xla.
 
