@@ -63,10 +63,8 @@ class Net(nn.Module):
 class Loop:
     """The state of a loop under way."""
 
-    def __init__(self, seed: int, num_devices: int):
-        self.draw = random.Random(seed)
-        torch.manual_seed(seed)
-        spmd.manual_seed(seed)
+    def __init__(self, seed: int, num_devices: int, model: int | None = None):
+        self._seed(seed if model is None else model)
         draw, mesh = self.draw, None
         self.net: Any = Net(draw).to("xla")
         self.inner = self.net
@@ -97,7 +95,6 @@ class Loop:
             lambda: torch.optim.lr_scheduler.StepLR(self.optimizer, 3),
             lambda: torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda n: 1 / (n + 1)),
         ])()  # fmt: skip
-        self.batches = torch.Generator().manual_seed(seed)
         self.autocast = draw.random() < 0.15
         self.accumulates = draw.choice([1, 1, 1, 2])
         self.to_none = draw.random() < 0.8
@@ -106,6 +103,14 @@ class Loop:
         self.seen: list[Any] = []  # all that the loop has read
         self.held: list[Any] = []  # tensors of earlier steps, to be read at the end
         self.last = self.average = torch.zeros(())
+        if model is not None:
+            self._seed(seed)
+
+    def _seed(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        torch.manual_seed(seed)
+        spmd.manual_seed(seed)
+        self.batches = torch.Generator().manual_seed(seed)
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.randn(self.size, WIDTH, generator=self.batches)
@@ -271,7 +276,7 @@ def noted_by_a_hook(loop: Loop) -> None:
     handle = _block(loop).register_forward_hook(lambda module, args, y: noted.append(y.detach()))
     loop.step()
     handle.remove()
-    loop.see(sum(one.sum() for one in noted))  # type: ignore[arg-type]
+    loop.see(sum((one.sum() for one in noted), torch.zeros((), device="xla")))
 
 
 def gradient_hook(loop: Loop) -> None:
@@ -555,11 +560,14 @@ def _played(is_on: bool) -> Iterator[None]:
         spmd.config.replay_steps = before
 
 
-def run(seed: int, *, num_devices: int = 1, played: bool = False) -> tuple[list[Any], Loop]:
+def run(
+    seed: int, *, num_devices: int = 1, played: bool = False, model: int | None = None
+) -> tuple[list[Any], Loop]:
     """Returns what a loop has read, with the weights, the buffers and the optimizer's state at its
-    end; and the loop."""
+    end; and the loop. model: the seed of its model and optimizer, if that is another one: loops of
+    one model have most programs in common."""
     with _played(played):
-        loop = Loop(seed, num_devices)
+        loop = Loop(seed, num_devices, model)
         for name in events(seed):
             globals()[name](loop)
         state = [*loop.inner.state_dict().values()]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from ..core import (
     Storage,
@@ -212,6 +213,18 @@ class ClosedOver:
             reached[source] = None
             self._ends_of.setdefault(source, {})[end] = None
         return reached
+
+    def saved(self) -> set[Storage]:
+        """The storages from outside that autograd has saved, between the outputs and what `reached`
+        has found."""
+        values = [
+            getattr(node, name)
+            for node in self._walked
+            for name in dir(type(node))
+            if name.startswith("_saved_") or name == "saved_tensors"
+        ]
+        found = {storage_of(x) for x in tree_leaves(values) if isinstance(x, XlaTensor)}
+        return found.intersection(map(storage_of, self._seen.values()))
 
     def _gradients(
         self,

@@ -151,8 +151,6 @@ class RecordedOps:
         self._first_draws = tuple(self._recorded_draws)
         self._pool: GradientPool | None = None
         self._reads_storages = writes and all(map(_IS_STORED, self.constants()))
-        read = self.backward.constants if self.backward else []
-        self._saved = [kept.tensor for kept in read if not kept.tensor.is_inference()]
         # Of a function without state, as one that clips, it would hold the state of others.
         has_state = bool(self.outer or self.constants())
         self._steps: Bounded[Any, Any] | None = Bounded(16) if has_state else None
@@ -162,6 +160,12 @@ class RecordedOps:
 
     def _may_be_deferred(self) -> bool:
         return self._reads_storages and deferred.is_on() and not processes.several()
+
+    def forget_steps(self) -> None:
+        """Drops the steps with its calls: they hold the storages of tensors, also of replaced
+        ones."""
+        if self._steps is not None:
+            self._steps.clear()
 
     def is_gathered_otherwise(self) -> bool:
         """True if a call now would gather other values than the recording did."""
@@ -230,6 +234,7 @@ class RecordedOps:
         self._note_annotations(arguments, tensors)
         self._note_writes(capture, arguments, tensors)
         self.has_gradient_of, reached = capture.reached_by(outputs)
+        saved = capture.saved()
         # results of which others are made
         self._inner = [
             i for i, x in enumerate(outputs) if capture.num_edges[x.grad_fn, x.output_nr]
@@ -373,6 +378,9 @@ class RecordedOps:
             sums = [storage_of(onto[leaf]).value if leaf in onto else x for leaf, x in pairs]
             operands += [old_gradients[leaf] for leaf in self._leaves]
             self._adding = part([*sums, *backward_values], operands)
+        # Those from outside alone: autograd has saved arguments for the call's own backward.
+        from_outside = {id(kept.tensor): kept.tensor for kept in self.constants()}.values()
+        self._saved = [x for x in from_outside if storage_of(x) in saved and not x.is_inference()]
 
     def _sort_results(self, capture: Capture, result: Any, arguments: Tensors) -> Tensors:
         """Notes of each result whether it is an argument, a new tensor, or anything else; returns

@@ -4,6 +4,8 @@ import pytest
 import torch
 import training_loops
 
+import spmd
+
 FEW = (2, 4, 15)  # in `make test`
 MORE = (0, 3, 5, 12, 13, 14, *range(16, 27))
 SEEDS = [*FEW, *(pytest.param(seed, marks=pytest.mark.long) for seed in MORE)]
@@ -16,6 +18,26 @@ def test_played_loops_read_the_same_bits(seed: int, num_devices: int) -> None:
     training_loops.run(FEW[0], num_devices=num_devices, played=True)
     recorded, _ = training_loops.run(seed, num_devices=num_devices)
     replayed, loop = training_loops.run(seed, num_devices=num_devices, played=True)
+    _compare(recorded, replayed, seed, loop)
+
+
+MODEL = 60000
+
+
+# A bias that is written before backward; data that is replaced: 60012 ran another program.
+@pytest.mark.parametrize("seed", [60012, 60052])
+def test_loops_of_a_wrapped_model(seed: int) -> None:
+    training_loops.run(FEW[0], num_devices=8, played=True)
+    recorded, _ = training_loops.run(seed, num_devices=8, model=MODEL)
+    before = spmd.metrics.num_compiles()
+    replayed, loop = training_loops.run(seed, num_devices=8, played=True, model=MODEL)
+    assert spmd.metrics.num_compiles() == before
+    _compare(recorded, replayed, seed, loop)
+
+
+def _compare(
+    recorded: list[torch.Tensor], replayed: list[torch.Tensor], seed: int, loop: training_loops.Loop
+) -> None:
     segments = training_loops.played_calls(loop)
     told = "\n".join(segment.explain() for segment in segments)
     assert any(segment.num_replayed for segment in segments), told

@@ -70,9 +70,12 @@ def lower_graph(graph: Graph, choices: Choices | None = None) -> jax.stages.Lowe
         )
         floats, integers = pack_numbers(graph.nodes)
         arguments = list(map(argument_struct, inputs))
+        # Of a program whose inputs and results name no devices, jax would take the first one.
+        is_nowhere = not inputs and all(port.sharding is None for port in graph.results())
+        place = graph.mesh.in_program() if is_nowhere else None
         vectors = [
-            jax.ShapeDtypeStruct((len(floats),), np.float64),
-            jax.ShapeDtypeStruct((len(integers),), np.int64),
+            jax.ShapeDtypeStruct((len(floats),), np.float64, sharding=place),
+            jax.ShapeDtypeStruct((len(integers),), np.int64, sharding=place),
         ]
         lowered = jitted.lower(*arguments, *vectors)
         module = lowered.compiler_ir()

@@ -108,7 +108,8 @@ class Known:
     def _facts_now(self) -> dict[str, list[Any]]:
         tensors = self._tensors
         return {
-            REPLACED: [storage_of(tensor) for tensor in tensors],
+            # by references: a storage that is held would be a result of the program
+            REPLACED: [storage_of(tensor).ref for tensor in tensors],
             "the shape of a tensor has changed": [tensor_meta(tensor) for tensor in tensors],
             _FROZEN: self._requires_grad(),
             "a tensor has other attributes": [
@@ -151,13 +152,14 @@ class Known:
 
 
 class BoundState:
-    """The data of storages, as the arguments and results of programs.
+    """The data of storages, as the arguments and results of programs. It holds no storage: one that
+    has gone would be a result of the program.
 
     data: of each storage, as it was bound last.
     """
 
     def __init__(self, storages: Sequence[Storage], tasks: "Sequence[Task]"):
-        self._storages, self._tasks = storages, tasks
+        self._refs, self._tasks = [storage.ref for storage in storages], tasks
         self._shardings = {
             origin.number: sharding
             for task in tasks
@@ -175,6 +177,10 @@ class BoundState:
         is_same = self._bound == (deferred.num_assigned, store.num_moved)
         return "" if is_same else self._bind()
 
+    def storages(self) -> list[Any]:
+        """The storages, None for one that has gone."""
+        return [ref() for ref in self._refs]
+
     def give_up(self, line: Any) -> None:
         """Drops the data that a run, which did not finish, has taken."""
         for data in self.data:
@@ -184,7 +190,11 @@ class BoundState:
     def _bind(self) -> str:
         """Binds the programs to the state's present data; the reason why they cannot read it, or
         ""."""
-        values: list[Any] = deferred.values(self._storages)
+        storages = self.storages()
+        if None in storages:
+            self.data.clear()
+            return REPLACED
+        values: list[Any] = deferred.values(storages)
         if not all(type(value) is DeviceData for value in values):
             return "a tensor has no data"
         is_new = not self._is_bound or not all(map(_is, values, self.data))

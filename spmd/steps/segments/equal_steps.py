@@ -158,7 +158,6 @@ class _EqualStep:
         pairs = [*zip(graph.roots, values, strict=True)]
         self._task = _Task(execute.Ran(program, graph, pairs, ()), inputs, roots)
         self._state = BoundState([*states], [self._task])
-        self._storages = [*states]
         self._orders = program.numbers
 
     def ready(self) -> bool:
@@ -174,7 +173,7 @@ class _EqualStep:
             vectors = tuple(x[order] for x, order in zip(vectors, self._orders, strict=True))
         for look in points.before_run:
             look(self._task.program)
-        objects = Found(step.inputs, self._storages, self._state.data, (), [], {})
+        objects = Found(step.inputs, self._state.storages(), self._state.data, (), [], {})
         calls, deferred.calls[:] = [*deferred.calls], []
         try:
             new = self._task.run(objects, vectors)

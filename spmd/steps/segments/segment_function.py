@@ -37,7 +37,7 @@ from ..replay.compiled_function import (
 from ..replay.guards import FormulaNumbers, Guards, in_cache
 from ..replay.observed_call import ObservedCall, ReplayError, Seen
 from ..replay.recipe import Recipe
-from ..replay.replay import Known
+from ..replay.replay import REPLACED, Known
 from .object_results import opened
 
 # One op adds the gradients of its own call, before those of another one come.
@@ -201,11 +201,13 @@ class SegmentReplay:
         for index, tensor in self.recipe.same:
             if flat[index] is not tensor:
                 return f"argument {index} was a parameter, or other state, and is another tensor"
-        is_other = self.function.new_uses is not None
+        is_other, why = self.function.new_uses is not None, self._known.check()
+        if why == REPLACED:
+            self.function.forget_steps()
         return (
             self.ended()
             or _USES * is_other
-            or self._known.check()
+            or why
             or "other weights are gathered" * self.function.is_gathered_otherwise()
         )
 

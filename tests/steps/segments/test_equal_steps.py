@@ -280,6 +280,19 @@ class TestState:
         gc.collect()
         assert old[0]() is None
 
+    def test_data_that_was_replaced_is_freed(self, launched: list[int]) -> None:
+        loop = Loop()
+        for _ in range(STEPS):
+            loop.step()
+        number = len(launched)
+        assert number
+        old = weakref.ref(storage_of(loop.weight))  # type: ignore[arg-type]
+        loop.weight.data = loop.weight.detach() * 1.5
+        assert old() is None
+        for _ in range(STEPS):
+            loop.step()
+        assert len(launched) > number
+
     def test_a_reason_reads_no_tensor(self, launched: list[int]) -> None:
         loop = Loop()
         for _ in range(6):
