@@ -92,8 +92,9 @@ _LIBRARY_ROOTS = (
 # Packages that this library calls, and that run no code of the user's.
 _PACKAGES = ("/numpy/", "/jax/", "/jaxlib/", "/etils/", "/orbax/", "/fsspec/", "/rich/")
 _PYTHON, _INSTALLED = os.path.dirname(os.__file__) + os.sep, "site-packages"
-# By id, as a code object's own hash and comparison read its constants; a row keeps the object.
-_is_library: Bounded[int, tuple[CodeType, bool]] = Bounded(16_384)
+# By id, as a code object's own hash and comparison read its constants: the object, which the row
+# keeps, whether it is of torch or of this library, and what takes its place in a `Line`.
+_is_library: Bounded[int, tuple[CodeType, bool, CodeType]] = Bounded(16_384)
 
 
 class Ring:
@@ -166,13 +167,28 @@ def forward_ring(number: int, line: Line | None) -> Ring:
 
 def is_library(code: CodeType) -> bool:
     """True if code belongs to torch or to this library; cached."""
-    known = _is_library.get(id(code))
-    if known is None:
+    return _known(code)[1]
+
+
+def _known(code: CodeType) -> tuple[CodeType, bool, CodeType]:
+    """Returns the row of a code object."""
+    row = _is_library.get(id(code))
+    if row is None:
         # A generated `__init__`: its frame stands for its caller's.
         is_dataclass_init = code.co_qualname.startswith("__create_fn__")
         inside = is_dataclass_init or code.co_filename.startswith(_LIBRARY_ROOTS)
-        known = _is_library.keep(id(code), (code, inside))
-    return known[1]
+        row = _is_library.keep(id(code), (code, inside, _hashable(code)))
+    return row
+
+
+def _hashable(code: CodeType) -> CodeType:
+    """Returns a code object as a dict key: Dynamo's may have dicts, which have no hash, among its
+    constants."""
+    try:
+        hash(code)
+    except TypeError:
+        return code.replace(co_consts=())
+    return code
 
 
 def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
@@ -186,9 +202,9 @@ def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
     rows = _is_library.rows
     while frame is not None:
         code = frame.f_code
-        known = rows.get(id(code))
-        if not (known[1] if known is not None else is_library(code)):
-            return code, frame.f_lasti
+        known = rows.get(id(code)) or _known(code)
+        if not known[1]:
+            return known[2], frame.f_lasti
         frame = frame.f_back
     return None, 0
 

@@ -3,14 +3,14 @@ a notebook."""
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import spmd
-from spmd.core.graph.source import Line
+from spmd.core.graph.source import Line, user_line
 
 
 def test_a_notebook_shows_a_result() -> None:
@@ -30,6 +30,18 @@ def test_equal_code_of_two_files() -> None:
         exec(compile("def step(x):\n    return x + 1\n", name, "exec"), scope)
         lines.append(str(Line(scope["step"].__code__, 4)))
     assert lines == ["one.py:2 in step", "two.py:2 in step"]
+
+
+def test_code_without_a_hash() -> None:
+    """Dynamo's has dicts among its constants."""
+
+    def call() -> Line:
+        return user_line()
+
+    code = call.__code__
+    line = FunctionType(code.replace(co_consts=(*code.co_consts, {})), globals())()
+    assert isinstance(hash(line.code), int)
+    assert "test_source.py" in str(line)
 
 
 def test_a_cell_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
