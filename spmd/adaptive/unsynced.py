@@ -113,6 +113,8 @@ def _run_what_is_finished() -> None:
             ends = cuts(nodes, written=set(), goes_on=True) if is_loop else _to_the_last_line(nodes)
         if ends:
             roots = execute.roots_of(runnable)
+            # Annotations with open dims were recorded for it: the last ops, which stay.
+            nodes, _ = walks.topological([value for value, _ in roots])
             execute.run_schedule(
                 _up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True
             )

@@ -101,6 +101,25 @@ class TestTraining:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
         assert programs <= 5 and runs >= ITERATIONS, spmd.metrics.report()
 
+    def test_tensors_with_open_dims_that_outlive_it(self, mesh8: spmd.Mesh) -> None:
+        """Their annotations are recorded as the loop is cut: none reads an op that has run."""
+        weight = nn.Parameter(torch.ones(8, 16, device="xla"))
+        spmd.mark_sharding(weight, mesh8, ("fsdp", None))
+        spmd.sync()
+        kept = []
+        counts = Counts()
+        with torch.no_grad():
+            for turn in range(40):
+                for _ in range(8):
+                    weight.mul_(1.01)
+                scaled = weight * (turn + 1)
+                spmd.mark_sharding(scaled, mesh8, ("fsdp", spmd.PartitionSpec.UNCONSTRAINED))
+                kept.append(scaled.add_(1.0))
+        assert counts.since()[1] > 1, "the loop was cut"
+        for turn, scaled in enumerate(kept):
+            expected = torch.full((8, 16), 1.01 ** (8 * (turn + 1)) * (turn + 1) + 1)
+            torch.testing.assert_close(scaled.cpu(), expected, rtol=1e-4, atol=1e-6)
+
     def test_a_loss_read_every_few_steps(self) -> None:
         """The graph between two reads is short: steps are told by the state that they write."""
         spmd.config.loop_search_ops = 100_000

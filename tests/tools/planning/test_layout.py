@@ -168,7 +168,7 @@ class TestOfAStep:
         assert plan.optimizer_state == 2 * plan.parameters and plan.num_programs == 1
         assert plan.parameters == sum(row.bytes for row in plan.layout)
         kinds = {one.kind for one in plan.findings}
-        assert kinds == {"uneven", "reshard", "given up"}
+        assert kinds == {"uneven", "reshard"}
         uneven = next(one for one in plan.findings if one.subject == "head.weight")
         assert "return self.head(self.norm(x))" in uneven.line
         # No rule says how the last norm's output lies, which the head reads whole.
