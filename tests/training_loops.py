@@ -5,7 +5,7 @@ import contextlib
 import copy
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -531,6 +531,60 @@ def hidden_kept(loop: Loop) -> None:
     loop.step()
 
 
+def state_loaded_from_the_host(loop: Loop) -> None:
+    state = {name: value.detach().cpu() for name, value in loop.inner.state_dict().items()}
+    loop.inner.load_state_dict({k: v * 1.25 if v.is_floating_point() else v
+                                for k, v in state.items()})  # fmt: skip
+    loop.step()
+
+
+def optimizer_loaded_from_the_host(loop: Loop) -> None:
+    state = loop.optimizer.state_dict()
+    state["state"] = {
+        place: {k: v.cpu() * 0.5 if isinstance(v, torch.Tensor) and v.dim() else copy.copy(v)
+                for k, v in one.items()}
+        for place, one in state["state"].items()
+    }  # fmt: skip
+    loop.optimizer.load_state_dict(state)
+    loop.step()
+
+
+def weight_copied_from_the_host(loop: Loop) -> None:
+    weight = _weight(loop)
+    with torch.no_grad():
+        weight.copy_(torch.randn(weight.shape, generator=loop.batches) * 0.2)
+    loop.step()
+
+
+def weight_drawn(loop: Loop) -> None:
+    nn.init.normal_(_weight(loop), std=0.2)
+    loop.step()
+
+
+def weight_filled(loop: Loop) -> None:
+    nn.init.constant_(_weight(loop), 0.1)
+    loop.step()
+
+
+def optimizer_state_dropped(loop: Loop) -> None:
+    loop.optimizer.state.clear()
+    loop.step()
+
+
+def summed(loop: Loop) -> None:
+    """The gradient of the result is one number, expanded."""
+    x, _ = loop.batch()
+    loss = loop.logits(x).sum()
+    loss.backward()
+    loop.end(loss)
+
+
+def moved_to_the_host_and_back(loop: Loop) -> None:
+    if loop.mesh is None:
+        loop.inner.to("cpu").to("xla")
+    loop.step()
+
+
 EVENTS = [
     value
     for name, value in list(globals().items())
@@ -561,14 +615,20 @@ def _played(is_on: bool) -> Iterator[None]:
 
 
 def run(
-    seed: int, *, num_devices: int = 1, played: bool = False, model: int | None = None
+    seed: int,
+    *,
+    num_devices: int = 1,
+    played: bool = False,
+    model: int | None = None,
+    happens: Sequence[str] | None = None,
 ) -> tuple[list[Any], Loop]:
     """Returns what a loop has read, with the weights, the buffers and the optimizer's state at its
     end; and the loop. model: the seed of its model and optimizer, if that is another one: loops of
-    one model have most programs in common."""
+    one model have most programs in common. happens: the names of events, if not those of the
+    seed."""
     with _played(played):
         loop = Loop(seed, num_devices, model)
-        for name in events(seed):
+        for name in events(seed) if happens is None else happens:
             globals()[name](loop)
         state = [*loop.inner.state_dict().values()]
         for held in loop.held:

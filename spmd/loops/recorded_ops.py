@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..core import (
     DeviceData,
+    Meta,
     Sharding,
     XlaTensor,
     grad_shardings,
@@ -94,9 +95,9 @@ class RecordedOps:
     function: takes the tensors and returns a pytree. name: the op's. tensors: the arguments of the
     first call; later ones have the same shapes, dtypes, shardings and flags (`signature`). Values
     from outside that the function reads are read again at each call. writes: it is a part of a
-    step: it may write into tensors from outside, and has gradients of its gradients. uses: the
-    results, in order, to which a gradient comes; None: all. new_uses: those of a later backward
-    where they are others. has_second_gradient: a gradient of its gradient was taken.
+    step: it may write into tensors from outside, and has gradients of its gradients. uses: for
+    each result, in order, the meta of the gradient that comes to it, None for none; None: all, as
+    the results lie. new_uses: to which one comes in a later backward, where these are others. has_second_gradient: a gradient of its gradient was taken.
     has_hooks: gradients of leaf tensors pass a `PlayedHook`.
 
     Raises NotOneOpError, NotImplementedError or `BodyError` where the function cannot be one op.
@@ -108,7 +109,7 @@ class RecordedOps:
         function: Callable[..., Any],
         tensors: Sequence[XlaTensor],
         writes: bool = False,
-        uses: Sequence[bool] | None = None,
+        uses: Sequence[Meta | None] | None = None,
         dropped: Sequence[int] = (),
     ):
         self.name, self._may_write, self._function, self._uses = name, writes, function, uses
@@ -263,8 +264,9 @@ class RecordedOps:
         self.gathered = [x for x in every if x[2] is None or not capture.is_outside(x[2])]
         forward_values = [x for *_, x in self.gathered if x is not None]
         middle = store.next_serial()
-        self.arriving_of = [i for i in self.has_gradient_of if self._uses is None or self._uses[i]]
-        stood_in = [capture.stand_in(tensor_meta(outputs[i])) for i in self.arriving_of]
+        come = self._uses or [*map(tensor_meta, outputs)]
+        self.arriving_of = [i for i in self.has_gradient_of if come[i]]
+        stood_in = [capture.stand_in(meta) for i in self.arriving_of if (meta := come[i])]
         arriving = [storage_of(tensor).value for tensor in stood_in]
         # the gradients that leaf tensors have before
         onto = {

@@ -34,6 +34,7 @@ from ..graph.graph import (
 from ..graph.source import describe, user_line
 from ..passes.on_host import LARGEST
 from ..programs.program import Program
+from ..record import deferred
 from ..record.annotations import current_sharding
 from ..record.constraints import with_sharding
 from ..record.record import at_once
@@ -486,7 +487,7 @@ def bring(
             continue
         device_data.take(buffer, sharding)
         storage = device_data.holder() if device_data.holder is not None else None
-        if storage is not None and storage.value is device_data:
+        if storage is not None and deferred.values([storage])[0] is device_data:
             storage.set_home(sharding)
 
 

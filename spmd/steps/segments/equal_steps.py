@@ -162,7 +162,8 @@ class _EqualStep:
 
     def ready(self) -> bool:
         """Brings state to where the program reads it; False where it cannot read it."""
-        return not self._state.ready() and not self._task.returns_rows()
+        is_bound = not self._state.ready() and not self._task.returns_rows()
+        return is_bound and bool(deferred.calls)  # who read state meanwhile has finished them
 
     def run(self, step: _Step) -> int:
         """Runs the program; returns the number of its results. The caller holds the locks of a

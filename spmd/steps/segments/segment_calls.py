@@ -15,7 +15,15 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 from torch.utils._pytree import tree_leaves
 
-from ...core import XlaTensor, config, gradients_of, held, replaces, set_gradients
+from ...core import (
+    XlaTensor,
+    config,
+    ends_at_user_line,
+    gradients_of,
+    held,
+    replaces,
+    set_gradients,
+)
 from ..replay.observed_call import ObservedCall
 from ..replay.recipe import Recipe
 from . import equal_steps as equal_steps
@@ -72,6 +80,7 @@ def _watcher() -> str:
 class _Segment(SegmentFunction):
     """A segment that is no part of another one."""
 
+    @ends_at_user_line
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _thread.is_inside:
             return self._function(*args, **kwargs)

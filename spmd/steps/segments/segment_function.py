@@ -13,12 +13,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...core import (
+    Meta,
     Storage,
     XlaTensor,
     grad_shardings,
     messages,
     storage_of,
     syncs,
+    tensor_meta,
 )
 from ...core.extend import Bounded, Change, Interned, deferred, walks
 from ...loops.gradient_pool import Late, late
@@ -121,12 +123,16 @@ class _Uses:
             None if leaf.grad_fn is None else (leaf.grad_fn._sequence_nr(), leaf.output_nr)
             for leaf in new.values()
         ]
+        self._metas = [*map(tensor_meta, new.values())]  # of gradients
         inside = self._walk([x for leaf in new.values() for x in _next(leaf)], goes_on=True)
         self._inner = {
             place: weakref.ref(leaf)
             for place, (leaf, edge) in enumerate(zip(new.values(), self._edges, strict=True))
             if edge in inside
         }
+        for place, leaf in enumerate(new.values()):
+            if leaf.grad_fn is not None and place not in self._inner:
+                leaf.grad_fn.register_prehook(partial(self._note, place, leaf.output_nr))
         self.dropped: list[int] = []
         for place, ref in self._inner.items():
             hooks: Any = new[id(ref())]._backward_hooks or {}
@@ -163,6 +169,10 @@ class _Uses:
                 stack += node.next_functions
         return reached
 
+    def _note(self, place: int, number: int, arriving: Sequence[Any]) -> None:
+        if type(arriving[number]) is XlaTensor:
+            self._metas[place] = tensor_meta(arriving[number])
+
     def _arrive(self, place: int, pin: Any, gradient: torch.Tensor) -> None:
         self.dropped += [place] * (pin.args[0]() is None)
         pin(gradient)
@@ -172,10 +182,11 @@ class _Uses:
         if self._look in grad_shardings.BEFORE:
             grad_shardings.BEFORE.remove(self._look)
 
-    def of_results(self) -> list[bool] | None:
-        """For each new tensor of the result, in order, if a gradient comes to it; None where no
-        backward pass has come."""
-        return [edge in self._reached for edge in self._edges] if self._reached else None
+    def of_results(self) -> list[Meta | None] | None:
+        """For each new tensor of the result, in order, the meta of the gradient that comes to it,
+        None for none; None where no backward pass has come."""
+        pairs = zip(self._metas, self._edges, strict=True)
+        return [meta if x in self._reached else None for meta, x in pairs] if self._reached else None
 
 
 class SegmentReplay:
