@@ -5,11 +5,13 @@ import contextlib
 import copy
 import functools
 import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 import fsdp
 import spmd
@@ -582,6 +584,48 @@ def summed(loop: Loop) -> None:
 def moved_to_the_host_and_back(loop: Loop) -> None:
     if loop.mesh is None:
         loop.inner.to("cpu").to("xla")
+    loop.step()
+
+
+def forward_mode(loop: Loop) -> None:
+    x, _ = loop.batch()
+    is_on = loop.draw.random() < 0.7
+    with torch.set_grad_enabled(is_on), warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore")  # torch's use of torch.jit.script, at its first level
+        y = loop.logits(forward_ad.make_dual(x, torch.ones_like(x)))
+        loop.see(forward_ad.unpack_dual(y).tangent.sum())
+    loop.step()
+
+
+def functional_gradient(loop: Loop) -> None:
+    """Without FSDP, which torch.func does not differentiate."""
+    if loop.net is not loop.inner:
+        return loop.step()
+    x, y = loop.batch()
+    weights = {name: one.detach() for name, one in loop.inner.named_parameters()}
+
+    def of_weights(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+        result = torch.func.functional_call(loop.inner, weights, (x,))
+        leaves = [*result.values()] if isinstance(result, dict) else result
+        logits = leaves if isinstance(leaves, torch.Tensor) else leaves[0]
+        return nn.functional.cross_entropy(logits, y)
+
+    loop.inner.eval()  # running statistics are written in place
+    gradients = torch.func.grad(of_weights)(weights)
+    loop.inner.train()
+    loop.see(torch.stack([one.square().sum() for one in gradients.values()]).sum())
+    loop.step()
+
+
+def batched_gradients(loop: Loop) -> None:
+    if loop.net is not loop.inner:
+        return loop.step()
+    x, _ = loop.batch()
+    x.requires_grad_(True)
+    y = loop.logits(x).sum(0)
+    rows = torch.eye(CLASSES, device="xla")
+    (result,) = torch.autograd.grad(y, x, rows, is_grads_batched=True)
+    loop.see(result.square().sum())
     loop.step()
 
 

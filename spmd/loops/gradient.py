@@ -93,10 +93,14 @@ class _Apply(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
-        if ctx.op_name and torch.is_grad_enabled():
+        if ctx.op_name and (torch.is_grad_enabled() or are_batched(arriving)):
+            kind = (
+                "second derivative (create_graph=True)"
+                if torch.is_grad_enabled()
+                else "batched gradient (is_grads_batched=True)"
+            )
             raise NotImplementedError(
-                f"{ctx.op_name} has no second derivative (create_graph=True); write it as a Python "
-                "loop or branch to get one"
+                f"{ctx.op_name} has no {kind}; write it as a Python loop or branch to get one"
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)
@@ -104,6 +108,12 @@ class _Apply(torch.autograd.Function):
             ctx.gradient = None  # what it refers to goes, as saved tensors do
         op_watch.note_own_op()
         return None, None, None, None, *gradients
+
+
+def are_batched(arriving: Iterable[Any]) -> bool:
+    """True for gradients of which each stands for many (is_grads_batched=True)."""
+    others = {*map(type, arriving)} - {XlaTensor, type(None)}
+    return not all(issubclass(other, XlaTensor) for other in others)
 
 
 # Without a look at each argument for a dead wrapper of functorch, which no tensor of ours is.

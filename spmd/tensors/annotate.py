@@ -482,7 +482,9 @@ def on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
         is_tensor = isinstance(tensor, torch.Tensor)
         where = f"one on {tensor.device}" if is_tensor else repr(type(tensor).__name__)
         hint = (
-            'move it with .to("xla") first'
+            "torch.func, or is_grads_batched=True, wraps it: call this outside of them"
+            if is_tensor and tensor.device.type == "xla"
+            else 'move it with .to("xla") first'
             if is_tensor
             else 'write torch.as_tensor(array).to("xla")'
             if hasattr(tensor, "__array__")

@@ -45,6 +45,7 @@ from ...core.extend import (
     body,
     deferred,
     interrupt,
+    losses,
     record_calls,
     storages,
     walks,
@@ -186,8 +187,8 @@ class CompiledFunction(Generic[P, R]):
         return warm(self._function, *args, folder=folder, compiler_options=self._options, **kwargs)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if is_recorded():
-            return self._function(*args, **kwargs)  # a part of what is recorded
+        if is_recorded() or losses.is_transformed():  # a part of what is recorded; other ops
+            return self._function(*args, **kwargs)
         with compiled_with(self._options) if self._options else contextlib.nullcontext(), _lock:
             is_flat = self._signature is None and not kwargs and _LEAVES.issuperset(map(type, args))
             if is_flat:

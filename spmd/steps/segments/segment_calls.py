@@ -24,6 +24,7 @@ from ...core import (
     replaces,
     set_gradients,
 )
+from ...core.extend import losses
 from ..replay.observed_call import ObservedCall
 from ..replay.recipe import Recipe
 from . import equal_steps as equal_steps
@@ -73,6 +74,8 @@ def _watcher() -> str:
         return "anomaly detection looks at its ops"
     if _len_torch_dispatch_stack() > 0:
         return "a dispatch mode sees its ops"
+    if losses.is_transformed():
+        return "torch.func or forward-mode AD transforms its ops"
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return "" if hooks is None else "saved_tensors_hooks see what it saves"
 
