@@ -181,6 +181,7 @@ def main() -> None:
         return
     if given.small:
         spmd.simulate(_MOST_SIMULATED)
+    spmd.config.replay_steps = True
     torch.manual_seed(0)
     model, optimizer, mesh = built(config, None)
     step = step_of(model, optimizer)

@@ -209,6 +209,7 @@ class Run:
 
 def train(run: Run, args: argparse.Namespace, console: Console) -> list[float]:
     """Runs the steps of each length; returns all losses."""
+    spmd.config.replay_steps = True
     corpus, losses = text.load(), []
     heldout = next(rows(args.lengths[-1], corpus.heldout, seed=args.seed + 1))
     longest = int(heldout["sequence_ids"].flatten().bincount().max())

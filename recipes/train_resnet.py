@@ -290,6 +290,7 @@ def train(
 
     Values are read after each epoch, so no step waits for one.
     """
+    spmd.config.replay_steps = True
     model, optimizer = make(place, args, data.classes)
     steps = len(data.train[0]) // args.batch
     total = args.steps or args.epochs * steps

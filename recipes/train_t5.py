@@ -218,6 +218,7 @@ def train(
 ) -> History:
     """Runs the training loop, written as for one device; `heldout` of the history are shares of
     exact spellings."""
+    spmd.config.replay_steps = True
     optimizer = training.make_optimizer(model, args)
     schedule = training.make_schedule(optimizer, args)
     heldout = spelling.heldout(batch=args.batch, count=HELDOUT)

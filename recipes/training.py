@@ -339,6 +339,7 @@ class Loop:
     ) -> None:
         """Runs the steps after the first `done`, whose batches are skipped, and appends the losses
         to `history`."""
+        spmd.config.replay_steps = True
         args, counted, clock = self.args, done, time.perf_counter()
         with self.reporter.progress:
             for step, batch in enumerate(islice(batches, done, args.steps), start=done + 1):

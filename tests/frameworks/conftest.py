@@ -18,10 +18,11 @@ UNUSED = PartialState.default_device
 
 @pytest.fixture(scope="class")
 def use() -> Iterator[None]:
-    device = PartialState.default_device
+    device, replays = PartialState.default_device, spmd.config.replay_steps
     AcceleratorState._reset_state(reset_partial_state=True)
     spmd.use()
     yield
+    spmd.config.replay_steps = replays
     points.after_upload.remove(shard_copy)
     SHARED.clear()
     spmd.compat.uninstall()

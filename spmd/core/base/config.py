@@ -99,7 +99,7 @@ FLAGS = (
         "are data; 0: a sequence is one document"),
     Flag("record_modules", True,
         "replay a module's call without gradients that writes a cache in place"),
-    Flag("replay_steps", True,
+    Flag("replay_steps", False,
         "replay the call of a module with its backward, and an optimizer's step, in a loop that "
         "repeats them"),
     Flag("check_replays", 1_000,

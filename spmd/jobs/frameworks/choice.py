@@ -7,7 +7,7 @@ The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
 from collections.abc import Callable
 from typing import Any
 
-from ...core import ends_at_user_line, patch_when_imported, points
+from ...core import config, ends_at_user_line, patch_when_imported, points
 from ...names.compat.finder import install
 from . import accelerate_device, lightning_classes, trainer
 from .batches import shard_copy, shard_loader
@@ -90,8 +90,9 @@ def use() -> None:
     From here on in this process `Accelerator().device` is xla, and `TrainingArguments().device`,
     unless the CPU is requested (`Accelerator(cpu=True)`, `TrainingArguments(use_cpu=True)`). It may
     be called before or after the import of these, but before the first `Accelerator()`; a second
-    call is none. `import torch_xla` gives names of ours from then on, as after
-    `spmd.compat.install()`. `python -m spmd run` and ACCELERATE_TORCH_DEVICE=xla do the same.
+    call is none. Loops play by themselves (`spmd.config.replay_steps`). `import torch_xla` gives
+    names of ours from then on, as after `spmd.compat.install()`. `python -m spmd run` and
+    ACCELERATE_TORCH_DEVICE=xla do the same.
 
     Raises RuntimeError where accelerate has chosen another device already, or a real `torch_xla` is
     installed.
@@ -103,6 +104,7 @@ def use() -> None:
     device(type='xla', index=0)
     """
     install()
+    config.replay_steps = True
     if shard_copy not in points.after_upload:
         points.after_upload.append(shard_copy)
     for module, (patch, *needs) in PATCHES.items():

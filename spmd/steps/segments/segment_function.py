@@ -185,10 +185,8 @@ class _Uses:
     def of_results(self) -> list[Meta | None] | None:
         """For each new tensor of the result, in order, the meta of the gradient that comes to it,
         None for none; None where no backward pass has come."""
-        if not self._reached:
-            return None
         pairs = zip(self._metas, self._edges, strict=True)
-        return [meta if edge in self._reached else None for meta, edge in pairs]
+        return [meta if x in self._reached else None for meta, x in pairs] if self._reached else None
 
 
 class SegmentReplay:
