@@ -2,6 +2,7 @@
 some steps. `run` runs one, and returns all that it has computed."""
 
 import contextlib
+import contextvars
 import copy
 import functools
 import random
@@ -18,6 +19,10 @@ import spmd
 from spmd.steps.segments import segment_calls
 
 WIDTH, CLASSES, STEPS = 8, 4, 12
+
+# State that no name of Python's refers to.
+GAIN = contextvars.ContextVar("GAIN", default=1.0)
+COUNTS = bytearray([1])
 
 
 class Block(nn.Module):
@@ -53,12 +58,17 @@ class Net(nn.Module):
         self.form = draw.choice(["tensor", "tuple", "dict"])
         self.num_layers, self.fails = len(self.blocks), False
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor, notes: Any = None) -> Any:
+        x = x * (GAIN.get() * COUNTS[0])
         for block in self.blocks[: self.num_layers]:
             x = block(x)
             if self.fails:
                 raise KeyError("in the middle of a step")
         y = self.head(x)
+        if isinstance(notes, list):
+            notes.append(x.square().mean())
+        elif isinstance(notes, dict):
+            notes["mean"] = x.square().mean()
         return {"tensor": y, "tuple": (y, x), "dict": {"logits": y, "hidden": x}}[self.form]
 
 
@@ -124,8 +134,8 @@ class Loop:
             return tensor
         return spmd.mark_sharding(tensor, self.mesh, ("fsdp",) + (None,) * (tensor.dim() - 1))
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
-        result = self.net(x)
+    def logits(self, x: torch.Tensor, notes: Any = None) -> torch.Tensor:
+        result = self.net(x) if notes is None else self.net(x, notes)
         if isinstance(result, dict):
             return result["logits"]
         return result[0] if isinstance(result, tuple) else result
@@ -627,6 +637,51 @@ def batched_gradients(loop: Loop) -> None:
     (result,) = torch.autograd.grad(y, x, rows, is_grads_batched=True)
     loop.see(result.square().sum())
     loop.step()
+
+
+def argument_written(loop: Loop) -> None:
+    x, y = loop.batch()
+    notes: Any = loop.draw.choice([[], {}])
+    loss = nn.functional.cross_entropy(loop.logits(x, notes), y)
+    (loss + sum(notes.values() if isinstance(notes, dict) else notes)).backward()
+    loop.end(loss)
+
+
+def argument_of_no_tensor(loop: Loop) -> None:
+    """Another object at each call."""
+    x, y = loop.batch()
+    loss = nn.functional.cross_entropy(loop.logits(x, iter([loop])), y)
+    loss.backward()
+    loop.end(loss)
+
+
+def parts_of_the_result(loop: Loop) -> None:
+    """Each gets its gradient by a backward pass of its own."""
+    loop.inner.form = "tuple"
+    y, hidden = loop.net(loop.batch()[0])
+    loss = y.square().mean()
+    loss.backward(retain_graph=True)
+    hidden.square().mean().backward()
+    loop.end(loss)
+
+
+def clipped_to_others(loop: Loop) -> None:
+    loss = loop.loss()
+    loss.backward()
+    nn.utils.clip_grad_norm_(loop.net.parameters(), loop.draw.choice([0.05, 0.1]))
+    loop.end(loss)
+
+
+def context_set(loop: Loop) -> None:
+    token = GAIN.set(loop.draw.choice([0.5, 2.0]))
+    loop.step()
+    GAIN.reset(token)
+
+
+def bytes_set(loop: Loop) -> None:
+    COUNTS[0] = 2
+    loop.step()
+    COUNTS[0] = 1
 
 
 EVENTS = [

@@ -91,6 +91,7 @@ from .record.calls import copies as copies
 from .record.calls import fused as losses
 from .record.calls.known_masks import known_mask as known_mask
 from .record.storage import SYNC_LOCK as SYNC_LOCK
+from .record.tensor import attributes_of as attributes_of
 from .record.tensor import set_storage as set_storage
 from .run import executables as executables
 from .run import execute as execute

@@ -70,6 +70,10 @@ def with_gradient(
     return list(apply(name, forward, backward, zeros, *inputs))
 
 
+class Partial(list[torch.Tensor | None]):
+    """The gradients of a backward pass to some of the results: another one may come to others."""
+
+
 class _Apply(torch.autograd.Function):
     # The op is recorded in here: so its line is noted under the number of the node whose backward
     # looks for it.
@@ -83,7 +87,7 @@ class _Apply(torch.autograd.Function):
         *inputs: torch.Tensor,
     ) -> Any:
         result, saved_tensors, has_gradient = forward()
-        ctx.op_name, ctx.gradient = name, backward
+        ctx.op_name, ctx.gradient, ctx.kept = name, backward, None
         ctx.set_materialize_grads(zeros)
         ctx.save_for_backward(*saved_tensors)
         ctx.mark_non_differentiable(
@@ -102,9 +106,12 @@ class _Apply(torch.autograd.Function):
             raise NotImplementedError(
                 f"{ctx.op_name} has no {kind}; write it as a Python loop or branch to get one"
             )
+        saved = ctx.saved_tensors if ctx.kept is None else ctx.kept
         with LOCK:
-            gradients = ctx.gradient(ctx.saved_tensors, arriving)
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            gradients = ctx.gradient(saved, arriving)
+        if type(gradients) is Partial:
+            ctx.kept = saved
+        elif not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.gradient = None  # what it refers to goes, as saved tensors do
         op_watch.note_own_op()
         return None, None, None, None, *gradients

@@ -38,7 +38,7 @@ from ..core.extend import (
     walks,
 )
 from .capture import Gathered
-from .gradient import Backward, Tensors, are_batched, sharding_of, with_gradient
+from .gradient import Backward, Partial, Tensors, are_batched, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
 from .gradient_pool import GradientPool, Late, late
 from .recorded_ops import Part, Passed, RecordedOps
@@ -164,7 +164,8 @@ class RecordedFunction(RecordedOps):
         arriving = arguments[1]
         if [i for i in self.has_gradient_of if arriving[i] is not None] != self.arriving_of:
             self.new_uses = [gradient is not None for gradient in arriving]
-        elif not (torch.is_grad_enabled() or are_batched(arriving)) and not (
+            return Partial(self._accumulated(again(arriving)))
+        if not (torch.is_grad_enabled() or are_batched(arriving)) and not (
             self.has_hooks and self._where_gradients_go()[0] is self._unmarked
         ):
             return self._accumulated(recorded(*arguments))

@@ -97,8 +97,9 @@ class RecordedOps:
     from outside that the function reads are read again at each call. writes: it is a part of a
     step: it may write into tensors from outside, and has gradients of its gradients. uses: for
     each result, in order, the meta of the gradient that comes to it, None for none; None: all, as
-    the results lie. new_uses: to which one comes in a later backward, where these are others. has_second_gradient: a gradient of its gradient was taken.
-    has_hooks: gradients of leaf tensors pass a `PlayedHook`.
+    the results lie. new_uses: the results to which one comes in a later backward where they are
+    others. has_second_gradient: a gradient of its gradient was taken. has_hooks: gradients of leaf
+    tensors pass a `PlayedHook`.
 
     Raises NotOneOpError, NotImplementedError or `BodyError` where the function cannot be one op.
     """

@@ -208,7 +208,7 @@ class XlaTensor(torch.Tensor):
             copied._is_param = True
         # torch's parameters lose their attributes
         if not self._is_param or type(self) is not XlaTensor:
-            state = {name: value for name, value in self.__dict__.items() if name not in OURS}
+            state = attributes_of(self)
             copied.__dict__.update(copy.deepcopy(state, memo))
         if pin and not copied.__dict__.get("_pins_grad"):
             copied.__dict__["_pins_grad"] = pin
@@ -322,6 +322,11 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 def storage_of(tensor: XlaTensor) -> Storage:
     """A tensor's storage; a view shares its base's."""
     return tensor._storage
+
+
+def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """The attributes that a user has given to a tensor."""
+    return {name: value for name, value in tensor.__dict__.items() if name not in OURS}
 
 
 def view_of(tensor: XlaTensor) -> Any:

@@ -1,6 +1,8 @@
 """Snapshots of containers: their changes since, and their restoration."""
 
+import array
 import collections
+import contextvars
 import enum
 import operator
 import types
@@ -52,6 +54,7 @@ class Kind(enum.Enum):
     SCOPE = enum.auto()  # names of a module's globals
     CLASS = enum.auto()  # names of a class, and its bases
     SLOTS = enum.auto()  # its class, its `__dict__`, and attributes outside of that
+    VALUE = enum.auto()  # of a context variable, an array of bytes or of numbers
     FUNCTION = enum.auto()  # its code, its defaults, and the variables that it has captured
 
 
@@ -105,6 +108,9 @@ class Snapshot:
                 return ["__mro__", *state], [container.__mro__, *state.values()]
             case Kind.SLOTS:
                 return tuple(names), [getattr(container, name, missing) for name in names]
+            case Kind.VALUE:
+                is_variable = isinstance(container, contextvars.ContextVar)
+                return ["value"], [container.get(missing) if is_variable else bytes(container)]
             case Kind.FUNCTION:
                 captured = [_cell_content(variable) for variable in container.__closure__ or ()]
                 return [*_FUNCTION_PARTS, *container.__code__.co_freevars], [
@@ -140,6 +146,13 @@ class Snapshot:
                     )
             case Kind.SCOPE:
                 container.update(zip(self.keys, self.values, strict=True))
+            case Kind.VALUE if isinstance(container, contextvars.ContextVar):
+                if self.values[0] is not missing:
+                    container.set(self.values[0])
+            case Kind.VALUE:
+                make: Any = getattr(container, "typecode", None)
+                old: Any = self.values[0]
+                container[:] = old if make is None else array.array(make, old)
             case Kind.FUNCTION:
                 for variable, old in zip(
                     container.__closure__ or (), self.values[len(_FUNCTION_PARTS) :], strict=True

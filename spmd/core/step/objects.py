@@ -1,6 +1,8 @@
 """The objects that a function reaches: containers, their contents, and what has changed in them."""
 
+import array
 import collections
+import contextvars
 import dis
 import functools
 import random
@@ -26,7 +28,7 @@ LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_mo
 # shardings are immutable).
 _CLOSED_PACKAGES = frozenset({
     "jax", "jaxlib", "numpy", "spmd", "logging", "threading", "_thread", "asyncio", "concurrent",
-    "multiprocessing", "re", "weakref", "io", "_io", "socket", "queue", "contextlib", "inspect",
+    "multiprocessing", "re", "weakref", "io", "_io", "socket", "contextlib", "inspect",
     "importlib", "abc", "typing", "types", "unittest", "_pytest", "pytest", "enum", "pathlib",
     "sre_constants", "_weakrefset",
 })  # fmt: skip
@@ -164,6 +166,8 @@ class Objects:
         if isinstance(thing, np.ndarray):
             self.arrays.append((path, thing))
             return []
+        if isinstance(thing, (contextvars.ContextVar, bytearray, array.array)):
+            return self._snapshot(path, thing, Kind.VALUE)
         if isinstance(thing, _GENERATORS):
             self.generators.append((path, thing))
             return []

@@ -27,7 +27,7 @@ from ..record.annotations import annotate
 from ..record.calls.copies import changes_values, host_copy
 from ..record.calls.naming import only_device
 from ..record.storage import Storage
-from ..record.tensor import OURS, XlaTensor, no_bytes, wrap
+from ..record.tensor import XlaTensor, attributes_of, no_bytes, wrap
 from ..run.host_reads import leased
 from ..run.pjrt import devices
 from ..sharding.value import OPEN, Dim, Sharding, Spec
@@ -51,7 +51,7 @@ _saved: "WeakKeyDictionary[Storage, tuple[int, StorageWeakRef]]" = WeakKeyDictio
 def _reduce(tensor: XlaTensor, protocol: object) -> _Reduction:
     """The reduction for pickle and torch.save: the CPU tensor or parameter of the values, with the
     attributes."""
-    state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
+    state = attributes_of(tensor)
     host = shared_host_copy(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
     starting: Any = get_spawning_popen()
     # A new process opens the memory by its number when it starts: until then the copy must live.
@@ -150,9 +150,7 @@ def _copy(tensor: XlaTensor) -> XlaTensor:
     """`copy.copy`: another tensor over the same memory."""
     result: Any = tensor.detach().requires_grad_(tensor.requires_grad)
     result.__class__ = type(tensor)
-    result.__dict__.update(
-        {name: value for name, value in tensor.__dict__.items() if name not in OURS}
-    )
+    result.__dict__.update(attributes_of(tensor))
     if tensor._is_param:
         result._is_param = True
     return result

@@ -5,12 +5,14 @@ import contextlib
 import functools
 import importlib
 import inspect
+import itertools
 import threading
 import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
@@ -41,7 +43,9 @@ from ...core import (
 )
 from ...core.extend import (
     SYNC_LOCK,
+    Bounded,
     Change,
+    attributes_of,
     body,
     deferred,
     interrupt,
@@ -71,11 +75,13 @@ _lock = forking.survives_fork(threading.RLock())
 
 @dataclass
 class _Entry:
-    """A recorded call. floats: the floats among its arguments that are no formulas, by place.
-    counts: by how much it counted up the counters of its arguments."""
+    """A recorded call. follow: the numbers that were formulas when it was recorded, and are in its
+    checks. floats: the floats among its arguments that are no formulas, by place. counts: by how
+    much it counted up the counters of its arguments."""
 
     guards: Guards
     replay: Any  # a Replay, or what stands for one
+    follow: Collection[tuple[int, Any]]
     floats: Mapping[int, float]
     counts: Sequence[int]
     rows: Rows
@@ -146,7 +152,8 @@ class CompiledFunction(Generic[P, R]):
             )
         self._options = options
         self._kinds: OrderedDict[Any, CallKind] = OrderedDict()
-        self._objects: dict[int, Any] = {}  # arguments that are part of a kind by their identity
+        # By their ids, arguments that are part of a kind by their identity.
+        self._objects: Bounded[int, tuple[Callable[[], Any], Identity]] = Bounded(32)
         self._whole: set[type] = set()  # of objects whose values or tensors a call has replaced
         self._bound: weakref.WeakKeyDictionary[Any, CompiledFunction[Any, Any]] = (
             weakref.WeakKeyDictionary()
@@ -232,7 +239,8 @@ class CompiledFunction(Generic[P, R]):
                     if closures.waiting or closures.running:
                         closures.end_step()
                     return result
-            return self._recorded(kind, flat, tree, cause, apart)
+            call = _Call(self._function, (args, kwargs), flat, tree)
+            return self._recorded(kind, flat, call, cause, apart)
 
     def _repeats(self, key: Any) -> bool:
         """True if calls of a new kind are worth a recording."""
@@ -319,7 +327,7 @@ class CompiledFunction(Generic[P, R]):
         self,
         kind: CallKind,
         flat: Sequence[Any],
-        tree: Any,
+        call: "_Call",
         cause: Change | _Check | str,
         apart: Mapping[int, ObjectParts],
     ) -> Any:
@@ -339,7 +347,6 @@ class CompiledFunction(Generic[P, R]):
             # they hold containers that the call may drop, and so what it has put into them
             del check.entry.guards
 
-        call = self._of_leaves(tree)
         if len(kind.refused) >= self.tries:
             result = call(flat)
             self._end_step(runs=True)
@@ -359,8 +366,11 @@ class CompiledFunction(Generic[P, R]):
             ),
         ]
         scope = None if check is None else check.entry.scope
-        recorded = self._observed(call, flat, roots, kind, apart, scope)
+        follow = frozenset(kind.follow) if check is None else check.entry.follow
+        recorded = self._observed(call, flat, roots, kind, follow, apart, scope)
         try:
+            if call.has_written:
+                raise ReplayError(WRITES)
             counts = self._counts(apart, flat)
             replay, rows = self._replay_of(recorded)
             guards = Guards(recorded.after, replay.recipe.volatile)
@@ -389,12 +399,10 @@ class CompiledFunction(Generic[P, R]):
                 replay = self._checked(check.entry.replay, replay)
             kind.refused.clear()
             floats = {
-                i: item
-                for i, item in plain_items
-                if type(item) is float and (0, i) not in kind.follow
+                i: item for i, item in plain_items if type(item) is float and (0, i) not in follow
             }
             kind.entries.insert(
-                0, _Entry(guards, replay, floats, counts, rows, schedule, recorded.seen)
+                0, _Entry(guards, replay, follow, floats, counts, rows, schedule, recorded.seen)
             )
             del kind.entries[_MOST_ENTRIES:]
         self._end_step(runs=False)
@@ -406,32 +414,21 @@ class CompiledFunction(Generic[P, R]):
             container = change.container
             kind.follow.add((id(container) if container is not None else 0, change.key))
 
-    def _of_leaves(self, tree: Any) -> Callable[[Sequence[Any]], Any]:
-        """The function, of the flat of its arguments."""
-        function = self._function
-
-        def call(leaves: Sequence[Any]) -> Any:
-            items = leaves[: tree.num_leaves]  # the tensors of objects follow
-            values = [item.value if type(item) is _StaticArgument else item for item in items]
-            args, kwargs = tree_unflatten(values, tree)
-            return function(*args, **kwargs)
-
-        return call
-
     def _roots(self) -> list[tuple[str, Any]]:
         """The objects whose state a call may read, by name."""
         return [(getattr(self._function, "__name__", "step"), self._function)]
 
     def _observed(
         self,
-        call: Callable[[Sequence[Any]], Any],
+        call: "_Call",
         flat: Sequence[Any],
         roots: Sequence[tuple[str, Any]],
         kind: CallKind,
+        follow: Collection[tuple[int, Any]],
         apart: Mapping[int, ObjectParts],
         scope: Seen | None,
     ) -> ObservedCall:
-        return ObservedCall(call, flat, roots, kind.follow, apart, scope)
+        return ObservedCall(call, flat, roots, follow, apart, scope)
 
     def _replay_of(self, recorded: ObservedCall) -> tuple[Any, Any]:
         """The replay of a call, and what checks compare; raises ReplayError."""
@@ -518,8 +515,70 @@ class CompiledFunction(Generic[P, R]):
             item = item.value
         if isinstance(item, PLAIN):
             return type(item), item, repr(item)
-        self._objects[id(item)] = item
-        return id(item)
+        known = self._objects.get(id(item))
+        if known is None or known[0]() is not item:
+            forget = functools.partial(self._objects.rows.pop, id(item))
+            try:
+                get: Any = weakref.ref(item, forget)
+            except TypeError:
+                get = functools.partial(_same, item)
+            known = self._objects.keep(id(item), (get, Identity(next(_identities))))
+        return known[1]
+
+
+class Identity(int):
+    """The number of an object, which no other one has had, as ids have."""
+
+
+_identities = itertools.count()
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+WRITES = "it changes a list, a dict or a tensor's attribute among its arguments"
+
+
+class _Call:
+    """A function, of the flat of its arguments. It gets the containers that were passed where the
+    leaves are those in them, else copies.
+
+    has_written: it has changed a container, or an attribute of a tensor.
+    """
+
+    def __init__(self, function: Callable[..., Any], passed: Any, flat: Sequence[Any], tree: Any):
+        self._function, self._passed, self._tree = function, passed, tree
+        self._items = flat[: tree.num_leaves]  # the tensors of objects follow
+        self.has_written = False
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        items = leaves[: len(self._items)]
+        if all(map(is_, items, self._items)):
+            args, kwargs = self._passed
+        else:
+            values = [item.value if type(item) is _StaticArgument else item for item in items]
+            args, kwargs = tree_unflatten(values, self._tree)
+        (tree, before) = _contents((args, kwargs))
+        result = self._function(*args, **kwargs)
+        (tree_now, now) = _contents((args, kwargs))
+        self.has_written |= (
+            tree != tree_now or len(before) != len(now) or not all(map(is_, before, now))
+        )
+        return result
+
+
+def _contents(passed: Any) -> tuple[Any, list[Any]]:
+    """What is in the containers among arguments, and the attributes of tensors among them."""
+    leaves, tree = tree_flatten(passed)
+    attributes = [
+        part
+        for leaf in leaves
+        if type(leaf) is XlaTensor
+        for pair in attributes_of(leaf).items()
+        for part in pair
+    ]
+    return tree, [*leaves, *attributes]
 
 
 def placed(storage: Storage) -> Sharding | None:

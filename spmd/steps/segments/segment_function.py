@@ -5,7 +5,7 @@ import contextlib
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,10 @@ from ...loops.recorded_ops import NotOneOpError, of_tensors
 from ..replay.argument_objects import ObjectParts
 from ..replay.compiled_function import (
     PLAIN,
+    WRITES,
     CallKind,
     CompiledFunction,
+    Identity,
     aliases,
     has_gone,
     placed,
@@ -52,9 +54,12 @@ _STORAGE, _VIEW, _VALUE, _SHARDING, _LAYOUT, _STRIDES, _REQUIRES_GRAD = map(
 _GRADIENT = {"grad", "_grad"}
 _RESULTS = frozenset({walks.TupleElement})
 _MOST_MISSES = 16  # recordings without a replay
+_MOST_OBJECTS = 16  # kinds of calls by an object among their arguments
 _MOST_STATES = 4  # that calls of one kind take turns in, as of training and of evaluation
 _INNER = "a gradient comes to a result of which others are made, for itself"
 _USES = "gradients come to other results of it"
+_PASSES = "gradients come to its results in several backward passes"
+_OBJECTS = "an object among its arguments is another one at each call"
 
 
 class _KnownTensors(Known):
@@ -110,7 +115,8 @@ class _Uses:
     shows. It holds no node of autograd's.
 
     has_second_gradient: a gradient of its gradient is taken. has_inner_gradient: a gradient comes
-    to a result of which others are made, for itself. dropped: the places, among the new results, of
+    to a result of which others are made, for itself. has_passes: gradients come to some results in
+    one backward pass, and to others in another. dropped: the places, among the new results, of
     such results that had gone when their gradient came, so that it got no sharding.
     """
 
@@ -139,7 +145,7 @@ class _Uses:
             if grad_shardings.PIN in hooks:
                 hooks[grad_shardings.PIN] = partial(self._arrive, place, hooks[grad_shardings.PIN])
         self._reached: set[tuple[int, int]] = set()
-        self.has_second_gradient = self.has_inner_gradient = False
+        self.has_second_gradient = self.has_inner_gradient = self.has_passes = False
         grad_shardings.BEFORE.append(self._look)
 
     def _look(
@@ -150,6 +156,8 @@ class _Uses:
             self.has_inner_gradient |= bool(hooks) or result.retains_grad
             self.has_inner_gradient |= any(result is x for x in inputs)
         reached = self._walk([(root.grad_fn, root.output_nr) for root in roots], goes_on=False)
+        of_results = reached.intersection(self._edges)
+        self.has_passes |= bool(self._reached and of_results - self._reached)
         self._reached |= reached
         self.has_second_gradient |= creates_graph and bool(reached)
 
@@ -186,7 +194,9 @@ class _Uses:
         """For each new tensor of the result, in order, the meta of the gradient that comes to it,
         None for none; None where no backward pass has come."""
         pairs = zip(self._metas, self._edges, strict=True)
-        return [meta if x in self._reached else None for meta, x in pairs] if self._reached else None
+        return (
+            [meta if x in self._reached else None for meta, x in pairs] if self._reached else None
+        )
 
 
 class SegmentReplay:
@@ -258,7 +268,8 @@ class SegmentFunction(CompiledFunction[..., Any]):
     def __init__(self, of: Any, function: Callable[..., Any]):
         super().__init__(function, (), {})
         self._name, self._of = getattr(of, "__name__", type(of).__name__), weakref.ref(of)
-        self._known_keys: set[Any] = set()
+        self._known_keys: Bounded[int, bool] = Bounded(4096)
+        self._num_of_objects = 0  # kinds of calls by an object among their arguments
         # of tensors that deferred calls give
         self._facts_of_late: Bounded[Any, Any] = Bounded(16)
         self._known_facts: Interned[Any, _Facts] = Interned(64)
@@ -321,9 +332,13 @@ class SegmentFunction(CompiledFunction[..., Any]):
         )
 
     def _repeats(self, key: Any) -> bool:
-        is_known = key in self._known_keys
-        self._known_keys.add(key)
-        return is_known
+        if self._known_keys.get(hash(key)) is None:  # a key may hold text of any length
+            self._known_keys.keep(hash(key), True)
+            return False
+        self._num_of_objects += any(type(x) is tuple and type(x[-1]) is Identity for x in key[1:-1])
+        if self._num_of_objects > _MOST_OBJECTS:
+            self.pass_by(_OBJECTS)
+        return self._num_of_objects <= _MOST_OBJECTS
 
     def _is_recordable(self, apart: Mapping[int, ObjectParts]) -> bool:
         if apart:
@@ -352,10 +367,11 @@ class SegmentFunction(CompiledFunction[..., Any]):
 
     def _observed(
         self,
-        call: Callable[[Sequence[Any]], Any],
+        call: Any,
         flat: Sequence[Any],
         roots: Sequence[tuple[str, Any]],
         kind: CallKind,
+        follow: Collection[tuple[int, Any]],
         apart: Mapping[int, ObjectParts],
         scope: Seen | None,
     ) -> ObservedCall:
@@ -364,6 +380,7 @@ class SegmentFunction(CompiledFunction[..., Any]):
         for _, uses in kind.observed:
             uses.end()
             ended = ended or _SECOND * uses.has_second_gradient or _INNER * uses.has_inner_gradient
+            ended = ended or _PASSES * uses.has_passes
         kind.num_misses *= kind.num_replayed == self.num_replayed
         kind.num_misses, kind.num_replayed = kind.num_misses + 1, self.num_replayed
         if kind.num_misses > _MOST_MISSES:
@@ -387,10 +404,12 @@ class SegmentFunction(CompiledFunction[..., Any]):
                     self._follow(kind, why)
                 self._refuse(kind, str(why), count=False)  # state is made in the first steps
             first = torch._C._autograd._get_sequence_nr()
-            recorded = ObservedCall(call, flat, roots, kind.follow, apart, is_whole=False)
+            recorded = ObservedCall(call, flat, roots, follow, apart, is_whole=False)
             result, recorded.result = recorded.result, None
             uses = _Uses(opened(result), flat, first)
             try:
+                if call.has_written:
+                    raise ReplayError(WRITES)
                 recipe = self._recipe_of(self._let_go(recorded))
                 guards = Guards(recorded.after, recipe.volatile)
                 kind.observed = [(guards, uses), *kind.observed][:_MOST_STATES]
@@ -417,11 +436,14 @@ class SegmentFunction(CompiledFunction[..., Any]):
                     recorded.annotate(tensors)
                     recorded = make()
                     recorded.annotated = annotated
+            if call.has_written:
+                recorded.draw_again()
+                raise NotOneOpError(WRITES)
             _check_results(recorded)
             functions.append(recorded)
 
         try:
-            recorded = ObservedCall(record, flat, roots, kind.follow, apart, scope, is_whole=False)
+            recorded = ObservedCall(record, flat, roots, follow, apart, scope, is_whole=False)
         except Exception as error:  # also one of the user's, which the call raises again
             self._refuse(kind, f"{type(error).__name__}: {error}", count=True)
             raise _RanAsPythonError(call(flat)) from None
