@@ -150,9 +150,9 @@ class Snapshot:
                 if self.values[0] is not missing:
                     container.set(self.values[0])
             case Kind.VALUE:
-                make: Any = getattr(container, "typecode", None)
-                old: Any = self.values[0]
-                container[:] = old if make is None else array.array(make, old)
+                content: Any = self.values[0]
+                code = getattr(container, "typecode", None)
+                container[:] = content if code is None else array.array(code, content)
             case Kind.FUNCTION:
                 for variable, old in zip(
                     container.__closure__ or (), self.values[len(_FUNCTION_PARTS) :], strict=True
