@@ -134,6 +134,7 @@ class CompiledFunction(Generic[P, R]):
     """
 
     tries = 3
+    _keeps_recordings = False  # where an equal one has checked them
     _kind_name, _refused_words = "spmd.compile of", "runs uncompiled"
 
     def __init__(
@@ -396,7 +397,8 @@ class CompiledFunction(Generic[P, R]):
                     self._end(check.entry, why)
                     return recorded.result
                 schedule.checked(began)
-                replay = self._checked(check.entry.replay, replay)
+                if self._keeps_recordings:  # the numbers of rows are those of their recording
+                    replay, rows = check.entry.replay, check.entry.rows
             kind.refused.clear()
             floats = {
                 i: item for i, item in plain_items if type(item) is float and (0, i) not in follow
@@ -434,10 +436,6 @@ class CompiledFunction(Generic[P, R]):
         """The replay of a call, and what checks compare; raises ReplayError."""
         replay = Replay(Recipe(recorded), recorded)
         return replay, Rows(recorded, replay.recipe)
-
-    def _checked(self, old: Any, new: Any) -> Any:
-        """The replay that goes on, of a recording and an equal one that checked it."""
-        return new
 
     def _end_step(self, *, runs: bool) -> None:
         """The end of a call that ran as Python. runs: its programs are still to run."""
@@ -552,9 +550,13 @@ class _Call:
         self._items = flat[: tree.num_leaves]  # the tensors of objects follow
         self.has_written = False
 
+    def of_copies(self) -> "_Call":
+        """The same function, without the arguments that were passed."""
+        return _Call(self._function, None, (), self._tree)
+
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        items = leaves[: len(self._items)]
-        if all(map(is_, items, self._items)):
+        items = leaves[: self._tree.num_leaves]
+        if self._passed is not None and all(map(is_, items, self._items)):
             args, kwargs = self._passed
         else:
             values = [item.value if type(item) is _StaticArgument else item for item in items]

@@ -206,6 +206,7 @@ class ObservedCall:
         ):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(watched(tensors, self.counters, self.uses))
+                stack.enter_context(_fused_by_formulas())
                 self._enter_groups()
                 stack.callback(self._leave_groups)
                 stack.enter_context(_replaced(self.schedulers, "step", self._step))
@@ -474,6 +475,37 @@ class ObservedCall:
         if any(type(item) is torch.SymFloat for item in flat):
             self.result = tree_unflatten([self.observation.plain(item) for item in flat], tree)
             self.impure.append("returns a number that it computes")
+
+
+_FUSED = ("_fused_adam_", "_fused_adamw_", "_fused_adagrad_", "_fused_sgd_")
+
+
+@contextlib.contextmanager
+def _fused_by_formulas() -> Iterator[None]:
+    """Has the ops of fused optimizers take formulas, of which torch's parser makes guards: a
+    schedule would change each call."""
+    originals = {name: getattr(torch, name) for name in _FUSED}
+
+    def run(name: str, *args: Any, **kwargs: Any) -> Any:
+        is_formula = any(type(value) is torch.SymFloat for value in kwargs.values())
+        if not is_formula or {*map(type, args[0])} != {XlaTensor}:
+            return originals[name](*args, **kwargs)
+        op, handle = getattr(torch.ops.aten, name).default, XlaTensor.__torch_dispatch__
+        # As torch passes them: in the order of the schema, without those that are as by default.
+        given = {
+            one.name: float(value) if type(value) is int else value
+            for one in op._schema.arguments
+            if (value := kwargs.get(one.name, one.default_value)) is not one.default_value
+        }
+        return handle(op, (XlaTensor,), args, given)
+
+    for name in _FUSED:
+        setattr(torch, name, functools.partial(run, name))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch, name, original)
 
 
 @contextlib.contextmanager

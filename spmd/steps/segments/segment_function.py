@@ -54,6 +54,7 @@ _STORAGE, _VIEW, _VALUE, _SHARDING, _LAYOUT, _STRIDES, _REQUIRES_GRAD = map(
 _GRADIENT = {"grad", "_grad"}
 _RESULTS = frozenset({walks.TupleElement})
 _MOST_MISSES = 16  # recordings without a replay
+_MOST_RECORDED = 128  # calls, of which fewer are replayed
 _MOST_OBJECTS = 16  # kinds of calls by an object among their arguments
 _MOST_STATES = 4  # that calls of one kind take turns in, as of training and of evaluation
 _INNER = "a gradient comes to a result of which others are made, for itself"
@@ -264,6 +265,7 @@ class SegmentFunction(CompiledFunction[..., Any]):
     """
 
     _kind_name, _refused_words = "segment", "is not replayed"
+    _keeps_recordings = True  # by its ops equal steps are known
 
     def __init__(self, of: Any, function: Callable[..., Any]):
         super().__init__(function, (), {})
@@ -385,6 +387,9 @@ class SegmentFunction(CompiledFunction[..., Any]):
         kind.num_misses, kind.num_replayed = kind.num_misses + 1, self.num_replayed
         if kind.num_misses > _MOST_MISSES:
             ended = ended or f"no recording is replayed: {self.causes[-1]}"
+        if self.num_recorded > max(_MOST_RECORDED, self.num_replayed):
+            ended = ended or "its arguments are of another kind at most calls"
+            self._ended = [ended] * self.tries  # of kinds to come
         if ended:
             self._stop(kind, ended)
             raise _RanAsPythonError(call(flat))
@@ -404,7 +409,8 @@ class SegmentFunction(CompiledFunction[..., Any]):
                     self._follow(kind, why)
                 self._refuse(kind, str(why), count=False)  # state is made in the first steps
             first = torch._C._autograd._get_sequence_nr()
-            recorded = ObservedCall(call, flat, roots, follow, apart, is_whole=False)
+            with _without_dynamo():
+                recorded = ObservedCall(call, flat, roots, kind.follow, apart, is_whole=False)
             result, recorded.result = recorded.result, None
             uses = _Uses(opened(result), flat, first)
             try:
@@ -420,10 +426,11 @@ class SegmentFunction(CompiledFunction[..., Any]):
             raise _RanAsPythonError(result)
 
         def record(leaves: Sequence[Any]) -> None:
+            copied = call.of_copies()  # the recording keeps it
             make = partial(
                 RecordedFunction,
                 f"spmd.{self._name}",
-                of_tensors(lambda values: opened(call(values)), leaves),
+                of_tensors(lambda values: opened(copied(values)), leaves),
                 tensors := _tensors(leaves),
                 writes=True,
                 uses=seen and seen.of_results(),
@@ -436,7 +443,7 @@ class SegmentFunction(CompiledFunction[..., Any]):
                     recorded.annotate(tensors)
                     recorded = make()
                     recorded.annotated = annotated
-            if call.has_written:
+            if copied.has_written:
                 recorded.draw_again()
                 raise NotOneOpError(WRITES)
             _check_results(recorded)
@@ -466,9 +473,6 @@ class SegmentFunction(CompiledFunction[..., Any]):
             if id(entry[0]) not in arguments and not _GRADIENT.isdisjoint(call.names)
         ]
         return recipe
-
-    def _checked(self, old: Any, new: Any) -> Any:
-        return old  # by its ops equal steps are known
 
     def _stop(self, kind: CallKind, why: str) -> None:
         kind.refused = [why] * self.tries
