@@ -653,13 +653,13 @@ def value_of_ctypes() -> Any:
     return lambda: number.value, over(number)
 
 
-@hidden
+@known
 def item_of_an_array() -> Any:
     numbers = array.array("d", [2.0])
     return lambda: numbers[0], lambda: numbers.__setitem__(0, 3.0)
 
 
-@hidden
+@known
 def item_of_a_bytearray() -> Any:
     numbers = bytearray([2])
     return lambda: float(numbers[0]), lambda: numbers.__setitem__(0, 3)
@@ -685,7 +685,7 @@ def memory_of_an_array_by_its_pointer() -> Any:
     return lambda: pointer[0], lambda: numbers.__setitem__(0, 3.0)
 
 
-@hidden
+@known
 def variable_of_a_context() -> Any:
     number = contextvars.ContextVar("number", default=2.0)
     return lambda: number.get(), lambda: number.set(3.0)
@@ -698,7 +698,7 @@ def item_of_a_weak_dict() -> Any:
     return lambda: numbers[key], lambda: numbers.update({key: 3.0})
 
 
-@hidden
+@known
 def length_of_a_queue() -> Any:
     items: queue.Queue[int] = queue.Queue()
     return lambda: 2.0 + items.qsize(), lambda: items.put(1)

@@ -1,7 +1,7 @@
 """The checks of `spmd.compile`: some calls whose guards hold run as Python, and are compared with
 the recording."""
 
-import array
+import ctypes
 import functools
 import gc
 import random
@@ -78,7 +78,7 @@ class TestSchedule:
         assert checked == [4, 8, 16, 32, 64, 265, 466, 667, 868]
 
     def test_an_error_of_a_checked_call(self, every_call: None) -> None:
-        fails = array.array("b", [0])
+        fails = (ctypes.c_byte * 1)(0)
 
         def function(x: torch.Tensor) -> torch.Tensor:
             if fails[0]:
@@ -125,7 +125,7 @@ DIFFERENCES: dict[str, tuple[Callable[..., Any], str]] = {
     "new": (lambda x, s: x.sin().cos() if s[0] > 2 else x.sin(), "^aten.cos at .* is new"),
     "gone": (lambda x, s: x.sin() if s[0] > 2 else x.sin().cos(), "^aten.cos at .* is gone"),
     "data": (
-        lambda x, s: x * torch.tensor(s.tolist()).to(x.device),
+        lambda x, s: x * torch.tensor(list(s)).to(x.device),
         r" reads \[3.\] \(.*, and read \[2.\] \(",
     ),
     "place": (
@@ -146,7 +146,7 @@ class TestDifferences:
     @pytest.mark.parametrize("name", DIFFERENCES)
     def test_kinds(self, name: str, every_call: None, capsys: pytest.CaptureFixture[str]) -> None:
         function, words = DIFFERENCES[name]
-        state = array.array("d", [2.0])
+        state = (ctypes.c_double * 1)(2.0)
         compiled = spmd.compile(lambda x: function(x, state))
         x = torch.tensor([X, X[::-1]])
         for _ in range(3):
@@ -163,7 +163,7 @@ class TestDifferences:
         self, every_call: None, capsys: pytest.CaptureFixture[str]
     ) -> None:
         state, first, last = (
-            array.array("b", [0]),
+            (ctypes.c_byte * 1)(0),
             torch.zeros(3, device="xla"),
             torch.zeros(3, device="xla"),
         )
@@ -180,7 +180,7 @@ class TestDifferences:
         assert last.tolist() == [2.0] * 3
 
     def test_no_other_kind_of_call_is_replayed_either(self, every_call: None) -> None:
-        state = array.array("d", [2.0])
+        state = (ctypes.c_double * 1)(2.0)
         compiled = spmd.compile(lambda x: x * state[0])
         small, large = torch.ones(3, device="xla"), torch.ones(5, device="xla")
         for _ in range(2):
@@ -195,7 +195,7 @@ class TestDifferences:
 
     def test_a_draw_of_another_thread_at_a_check_is_no_difference(self, every_call: None) -> None:
         """The call cannot be compared; the next one is."""
-        draws = array.array("b", [0])
+        draws = (ctypes.c_byte * 1)(0)
 
         def function(x: torch.Tensor) -> torch.Tensor:
             if draws[0]:
@@ -348,14 +348,14 @@ class TestNoFalseAlarm:
         come by."""
 
         def function(x: torch.Tensor) -> torch.Tensor:
-            if random.Random(len(cycles)).random() < 0.5:
+            if random.Random(count[0]).random() < 0.5:
                 cycle: list[Any] = [x.sin()]
                 cycle.append(cycle)
             return x * 2
 
-        cycles = array.array("b")
+        count = (ctypes.c_int * 1)(0)
         compiled, x = spmd.compile(function), torch.ones(3, device="xla")
         for _ in range(20):
             compiled(x)
-            cycles.append(0)
+            count[0] += 1
         assert compiled.num_checked == 19, compiled.explain()
