@@ -32,8 +32,8 @@ from ..core.extend import (
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH
 # runs for each of them, and at least half of their kinds of ops are its own. A step, its
-# accumulation and its first run are three.
-FEW = 3
+# accumulation, its first run, and the first one whose parts are replayed are four.
+FEW = 4
 RUNS_EACH = 4
 # The fewest ops: a shorter graph compiles fast.
 LEAST_OPS = 64
