@@ -217,13 +217,15 @@ class ClosedOver:
     def saved(self) -> set[Storage]:
         """The storages from outside that autograd has saved, between the outputs and what `reached`
         has found."""
-        values = [
+        # Unpacked, they would run a checkpointed module again.
+        kept = [
             getattr(node, name)
             for node in self._walked
             for name in dir(type(node))
-            if name.startswith("_saved_") or name == "saved_tensors"
+            if name.startswith("_raw_saved_")
         ]
-        found = {storage_of(x) for x in tree_leaves(values) if isinstance(x, XlaTensor)}
+        values = [saved.data for saved in tree_leaves(kept) if saved is not None]
+        found = {storage_of(x) for x in values if isinstance(x, XlaTensor)}
         return found.intersection(map(storage_of, self._seen.values()))
 
     def _gradients(

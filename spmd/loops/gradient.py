@@ -37,7 +37,8 @@ Tensors = list[XlaTensor]
 # has a gradient.
 Forward = Callable[[], tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]]
 # Records the op of the gradient, of the tensors that were kept and the gradients of the results: a
-# gradient per input.
+# gradient per input. Later: of the gradients of the results alone.
+Later = Callable[[Sequence[Any]], Sequence[torch.Tensor | None]]
 Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[torch.Tensor | None]]
 
 
@@ -71,7 +72,12 @@ def with_gradient(
 
 
 class Partial(list[torch.Tensor | None]):
-    """The gradients of a backward pass to some of the results: another one may come to others."""
+    """The gradients of a backward pass to some of the results. later: gives those of a pass to
+    others, without what was saved for the first one."""
+
+    def __init__(self, gradients: Iterable[torch.Tensor | None], later: Later):
+        super().__init__(gradients)
+        self.later = later
 
 
 class _Apply(torch.autograd.Function):
@@ -87,7 +93,7 @@ class _Apply(torch.autograd.Function):
         *inputs: torch.Tensor,
     ) -> Any:
         result, saved_tensors, has_gradient = forward()
-        ctx.op_name, ctx.gradient, ctx.kept = name, backward, None
+        ctx.op_name, ctx.gradient, ctx.later = name, backward, None
         ctx.set_materialize_grads(zeros)
         ctx.save_for_backward(*saved_tensors)
         ctx.mark_non_differentiable(
@@ -106,12 +112,14 @@ class _Apply(torch.autograd.Function):
             raise NotImplementedError(
                 f"{ctx.op_name} has no {kind}; write it as a Python loop or branch to get one"
             )
-        saved = ctx.saved_tensors if ctx.kept is None else ctx.kept
         with LOCK:
-            gradients = ctx.gradient(saved, arriving)
+            if ctx.later is None:
+                gradients = ctx.gradient(ctx.saved_tensors, arriving)
+            else:
+                gradients = ctx.later(arriving)
         if type(gradients) is Partial:
-            ctx.kept = saved
-        elif not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.later = gradients.later
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.gradient = None  # what it refers to goes, as saved tensors do
         op_watch.note_own_op()
         return None, None, None, None, *gradients

@@ -164,12 +164,17 @@ class RecordedFunction(RecordedOps):
         arriving = arguments[1]
         if [i for i in self.has_gradient_of if arriving[i] is not None] != self.arriving_of:
             self.new_uses = [gradient is not None for gradient in arriving]
-            return Partial(self._accumulated(again(arriving)))
+            return self._partial(again, arriving)
         if not (torch.is_grad_enabled() or are_batched(arriving)) and not (
             self.has_hooks and self._where_gradients_go()[0] is self._unmarked
         ):
             return self._accumulated(recorded(*arguments))
         return self._accumulated(again(arriving))
+
+    def _partial(
+        self, again: Callable[[Sequence[Any]], Tensors], arriving: Sequence[Any]
+    ) -> Partial:
+        return Partial(self._accumulated(again(arriving)), partial(self._partial, again))
 
     def _decide(self, decisions: dict[Any, Any]) -> Sequence[torch.Tensor] | None:
         decisions[self] = self._where_gradients_go()

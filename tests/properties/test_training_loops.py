@@ -1,4 +1,5 @@
-"""Random training loops with state, played beside recorded: equal bits of all that they read."""
+"""Random training loops with state, played beside recorded: equal bits of all that they read, or a
+report."""
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ def test_played_loops_read_the_same_bits(seed: int, num_devices: int) -> None:
 
 
 MODEL = 60000
+# Of two calls before a backward the first is replayed: it sums its own gradients first.
+REPORTED = "sums would round otherwise"
 
 
 HAPPENS = {
@@ -63,6 +66,9 @@ def _compare(
     told = "\n".join(segment.explain() for segment in segments)
     assert any(segment.num_replayed for segment in segments), told
     assert len(recorded) == len(replayed)
+    if any(REPORTED in segment.explain() for segment in segments):
+        torch.testing.assert_close(recorded, replayed)
+        return
     for place, (old, new) in enumerate(zip(recorded, replayed, strict=True)):
         bits = [one.contiguous().reshape(-1).view(torch.uint8) for one in (old, new)]
         assert torch.equal(*bits), (
