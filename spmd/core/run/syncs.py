@@ -30,7 +30,7 @@ from ..record.record import NOWHERE, record
 from ..record.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
 from ..record.tensor import XlaTensor
 from ..record.views import read
-from . import executables
+from . import executables, inlined_calls
 from .execute import roots_of, run
 from .failed import give_up
 from .initialization import impure
@@ -228,11 +228,13 @@ def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
 
 def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
     """The graph of these tensors, or of all that is pending; None if there is nothing to run."""
-    storages = pending() if tensors is None else list(map(_root_storage, tensors))
+    storages = pending()  # of given tensors, too, deferred calls end here
+    if tensors is not None:
+        storages = list(map(_root_storage, tensors))
     # Nothing is pending: an empty text, as PyTorch/XLA returns.
     if not storages:
         return None
-    roots = roots_of(storages)
+    roots = roots_of(inlined_calls.inline(storages)[0])
     mesh, *extra_meshes = meshes_met(storages, *topological([value for value, _ in roots])).values()
     if extra_meshes:
         raise ValueError(

@@ -30,6 +30,7 @@ from ...core.extend import (
     abstract_calls,
     executables,
     execute,
+    inlined_calls,
     schedule,
     state_names,
     storages,
@@ -231,7 +232,7 @@ def _recorded(
     returned: list[Any] = [t if view_of(t) is None else t.detach().clone() for _, t in tensors]  # type: ignore[arg-type]
     written = {storage: storage.data for storage in storages.pending() if storage.data is not None}
     outcomes = dict.fromkeys([*(storage_of(tensor) for tensor in returned), *written])
-    roots = execute.roots_of(outcomes)
+    roots = execute.roots_of(inlined_calls.inline([*outcomes])[0])
     if not roots and returned:  # arguments and state as they are: the program copies them
         returned = [tensor.detach().clone() for tensor in returned]
         outcomes = dict.fromkeys(storage_of(tensor) for tensor in returned)

@@ -156,3 +156,30 @@ def test_objects_among_arguments_go(makes: Callable[[], Any]) -> None:
             spmd.sync()
         del argument
     assert sum(ref() is not None for ref in told) <= 1
+
+
+@pytest.mark.parametrize("text", [spmd.get_stablehlo, spmd.get_hlo])
+@pytest.mark.parametrize("of", ["a result", "a clipped gradient", "all"])
+def test_texts_of_played_calls(of: str, text: Callable[..., str]) -> None:
+    """Of the ops, and not of a call of them."""
+
+    def loop(losses: list[Any]) -> Any:
+        model = Chosen()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(8):
+            y = model(torch.ones(2, 8, device="xla"), [True] * 3)
+            if of == "a result":
+                made = text([y])
+            y.square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if of == "a clipped gradient":
+                made = text([model.layers[0].weight.grad])
+            optimizer.step()
+            if of == "all":
+                made = text()
+            optimizer.zero_grad()
+            spmd.sync()
+            losses.append(made)
+        return segment_of(model)
+
+    assert both(loop).num_replayed >= 4
