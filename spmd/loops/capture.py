@@ -184,9 +184,7 @@ class Capture(ClosedOver):
         for value, read, storage in self.gathered_outside.values():
             read.keep(value, storage)
         self._begin_gathering()
-        recorded_since = [
-            storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None
-        ]
+        recorded_since = self._recorded_since()
         inside = body.ops_on_stand_ins(
             [storage.value for storage in recorded_since], since=self.start
         )
@@ -199,6 +197,18 @@ class Capture(ClosedOver):
                     "iteration (or shard); return it"
                 )
                 storage.settle(lost)
+
+    def _recorded_since(self) -> list[Storage]:
+        refs = storages.LIVE[self._num_live :]
+        return [storage for ref in refs if (storage := ref()) is not None]
+
+    def annotated(self) -> dict[Any, Sharding]:
+        """The annotations of the body's own storages, by the names of their values."""
+        return {
+            walks.value_name(storage.value): storage.sharding
+            for storage in self._recorded_since()
+            if storage.sharding is not None
+        }
 
     def written(self) -> dict[Storage, tuple[Value, Value]]:
         """Returns the storages from outside that the body has written, with their value outside and
@@ -271,6 +281,11 @@ class Capture(ClosedOver):
             stored, read = Outside(tensor, is_stored=True), Outside(tensor, is_stored=False)
             sources.setdefault(walks.value_name(before.get(storage, storage.value)), stored)
             sources.setdefault(walks.value_name(read.value()), read)
+            # A gather reads all of its group.
+            for known in storage.reads.known.values() if storage.reads else ():
+                for member in reads.live_reads(known.group).values():
+                    outside = Outside(wrap(member.meta, member), is_stored=True)
+                    sources.setdefault(walks.value_name(member.value), outside)
         return [
             sources.get(walks.value_name(value))
             or Outside(wrap(value.meta, Storage(value, value.meta)), is_stored=True)

@@ -83,8 +83,8 @@ class RecordedFunction(RecordedOps):
                 written = {i: tensors[i] for i in self.written if found.places[i] is None}
                 node = part.called(part.at(draws, passed))
                 result = [
-                    wrap(meta, Storage(_result(node, i), meta, sharding))
-                    for i, (meta, sharding) in enumerate(self.results)
+                    _viewed(wrap(meta, Storage(_result(node, i), meta, sharding)), view)
+                    for i, (meta, sharding, view) in enumerate(self.results)
                 ]
 
                 def finish() -> None:
@@ -110,7 +110,8 @@ class RecordedFunction(RecordedOps):
                     start += len(self.outer)
                     _keep(self.gathered, values[start + self._num_saved :])
                     if self.backward is not None:
-                        residuals.append(Kept(values[start : start + self._num_saved]))
+                        saved = values[start : start + self._num_saved]
+                        residuals.append(Kept(saved, self._saved_shardings))
 
                 if is_deferred:
                     key = part.number, found.givers, found.places
@@ -292,13 +293,17 @@ class RecordedFunction(RecordedOps):
             # What a deferred call refers to would be held by others.
             onto = pool.storages if pool is not None and old else old
             old = ()
+            # Where the forward call still waits, its gathers are as new behind it.
+            is_late = any(call in deferred.calls for call in waiting)
+            gathered = None if is_late else [outside.value() for outside in self.read_again]
             node = used.called(used.at(draws, passed))
 
             def finish() -> None:
                 operands = used.operands() if constants is None else constants
+                again = gathered or [outside.value() for outside in self.read_again]
                 kept_values = [value for kept in residuals for value in kept.values()]
                 sums = [storage.value for storage in onto]
-                node.operands = (*operands, *kept_values, *arguments, *sums)
+                node.operands = (*operands, *kept_values, *arguments, *again, *sums)
                 if not keeps:
                     residuals.clear()  # else a sync would compute them
                 values = walks.results(node)
@@ -359,10 +364,7 @@ class RecordedFunction(RecordedOps):
         if not self._views:
             return bases
         each = map(self._views.get, places)
-        return [
-            wrap(view.meta, storage_of(base), view.without_cache()) if view else base
-            for base, view in zip(bases, each, strict=True)
-        ]
+        return [_viewed(base, view) for base, view in zip(bases, each, strict=True)]
 
     def _where_gradients_go(self) -> tuple[Part, Sequence[Storage]]:
         """The op for a backward pass, and the gradients of leaf tensors to which it adds, if any:
@@ -388,6 +390,10 @@ def _refuse_hook(name: str, *_: Any) -> None:
         f"a replayed call of {name} has no gradient for a result from which it computes another; "
         "set the hook from the loop's second step on, or spmd.config.replay_steps = False"
     )
+
+
+def _viewed(base: XlaTensor, view: views.View | None) -> XlaTensor:
+    return wrap(view.meta, storage_of(base), view.without_cache()) if view else base
 
 
 def _result(node: Node, index: int) -> Value:

@@ -306,6 +306,7 @@ class RecordedOps:
         self._others = [place for place, tensor in enumerate(reached) if tensor not in onto]
         if self._own:
             self.needs.append(grad_shardings.END)
+        annotated = capture.annotated()  # those of tensors that backward is about to drop
         found = capture.grad(
             [outputs[i] for i in self.arriving_of],
             reached,
@@ -317,18 +318,25 @@ class RecordedOps:
         self._reached = [place for place, is_reached in enumerate(self.reaches) if is_reached]
         gradients = [value for value in found if value is not None]
         unwritten = [value for i, value in enumerate(argument_values) if i not in self.written]
-        at_hand = {walks.value_name(value) for value in (*unwritten, *arriving)}
+        # Those that backward reads are gathered again behind a sync, as those of an op are.
+        read_again = {
+            walks.value_name(value): (value, Outside(tensor, is_stored=False, read=key))
+            for tensor, key, value in self.gathered
+            if value is not None
+        }
+        at_hand = {walks.value_name(value) for value in (*unwritten, *arriving)} | read_again.keys()
         saved_values = [
             value
             for value in read_in_backward(capture, gradients, [*unwritten, *arriving], middle)
             if walks.value_name(value) not in at_hand
         ]
         written = [storage_of(arguments[i]).value for i in self.written]
+        made = [_base(capture, x) if self._may_write else (reads.operand(x), None) for x in outputs]
         self.forward = self._part(
             capture,
             self.name,
             [
-                *map(reads.operand, outputs),
+                *(value for value, _ in made),
                 *written,
                 *self._outer_values,
                 *saved_values,
@@ -337,24 +345,25 @@ class RecordedOps:
             argument_values,
         )
         self._num_saved = len(saved_values)
-        self.results = [
-            (
-                tensor_meta(tensor).layout,
-                sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding,
-            )
-            for tensor in outputs
-        ]
+        self._saved_shardings = [annotated.get(walks.value_name(value)) for value in saved_values]
+        self.results = [_described(x, view) for x, (_, view) in zip(outputs, made, strict=True)]
         self.backward: Part | None = None
         self._leaves: list[XlaTensor] = []
         self.has_hooks = False
         if gradients:
-            read = capture.read(gradients, [*saved_values, *arriving, *argument_values]) - set(
-                map(walks.value_name, saved_values)
-            )
+            inputs = [*saved_values, *arriving, *argument_values, *forward_values]
+            read = capture.read(gradients, inputs) - set(map(walks.value_name, saved_values))
             self.read = [
                 i for i, value in enumerate(argument_values) if walks.value_name(value) in read
             ]
-            operands = [*saved_values, *(argument_values[i] for i in self.read), *arriving]
+            again = [one for name, one in read_again.items() if name in read]
+            self.read_again = [outside for _, outside in again]
+            operands = [
+                *saved_values,
+                *(argument_values[i] for i in self.read),
+                *arriving,
+                *(value for value, _ in again),
+            ]
             behind = capture.gathered() if self._may_write else []
             known = {walks.value_name(x) for x in (*forward_values, *operands)}
             self.gathered_behind = [
@@ -465,14 +474,24 @@ def _is_fresh(view: Any) -> bool:
     return view is not None and view.is_read and view.is_fresh()
 
 
-def _base(capture: Capture, gradient: XlaTensor) -> tuple[Value, views.View | None]:
-    """The value of a gradient that is a view of all of one made inside, and the view: the first op
-    that uses the gradient reads it. Else the gradient's own value."""
-    view, value = view_of(gradient), storage_of(gradient).value
+def _base(capture: Capture, tensor: XlaTensor) -> tuple[Value, views.View | None]:
+    """The value of a result that is a view of all of a tensor made inside, and the view: the first
+    op that uses the result reads it. Else the result's own value."""
+    view, value = view_of(tensor), storage_of(tensor).value
     is_inside = not capture.is_outside(value) and value not in capture.arguments
     if view is None or not is_inside or value.meta.numel != view.meta.numel:
-        return reads.operand(gradient), None
+        return reads.operand(tensor), None
     return value, view.without_cache()
+
+
+def _described(
+    tensor: XlaTensor, view: views.View | None
+) -> tuple[Meta, Sharding | None, views.View | None]:
+    """The meta and the sharding of what the op returns for a tensor, and the view of it."""
+    if view is not None:
+        return storage_of(tensor).meta, storage_of(tensor).sharding, view
+    own = storage_of(tensor) if view_of(tensor) is None else view_of(tensor)
+    return tensor_meta(tensor).layout, own.sharding, None
 
 
 _TENSOR = object()  # in place of a tensor among the arguments

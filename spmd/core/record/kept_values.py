@@ -6,17 +6,19 @@ import weakref
 from collections.abc import Sequence
 
 from ..graph.graph import Value
+from ..sharding.value import Sharding
 from . import recorders
 from .storage import BEFORE_PENDING, Storage
 
 
 class Kept:
-    """Such values of one op; a sync before they are read computes them."""
+    """Such values of one op, with their annotations; a sync before they are read computes them."""
 
-    __slots__ = ("__weakref__", "_storages", "_values")
+    __slots__ = ("__weakref__", "_shardings", "_storages", "_values")
 
-    def __init__(self, values: Sequence[Value]):
+    def __init__(self, values: Sequence[Value], shardings: Sequence[Sharding | None]):
         self._values: Sequence[Value] | None = values
+        self._shardings = shardings
         self._storages: list[Storage] = []
         _KEPT.add(self)
         if recorders.are_several:  # a value has the thread that recorded it
@@ -29,7 +31,8 @@ class Kept:
     def store(self) -> None:
         """Gives the values storages."""
         if self._values is not None:
-            self._storages = [Storage(value, value.meta) for value in self._values]
+            pairs = zip(self._values, self._shardings, strict=True)
+            self._storages = [Storage(value, value.meta, sharding) for value, sharding in pairs]
             self._values = None
         _KEPT.discard(self)
 

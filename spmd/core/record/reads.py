@@ -110,7 +110,7 @@ class Read(View):
         value."""
         if self.stamp == storage.stamp:
             return self.value  # type: ignore[return-value]
-        members = _live_reads(self.group)
+        members = live_reads(self.group)
         if len(members) < 2 and self.dtype is None:
             return super().value_of(storage)
         _gather(
@@ -324,7 +324,7 @@ def renew(
     stored values are recorded again as well. Small arrays stay: see `RESIDENT_FRACTION`.
     """
     with LOCK:
-        live = _live_reads(reads)
+        live = live_reads(reads)
         resident = _small_gathered(live)
         members = {read: storage for read, storage in live.items() if read not in resident}
         source_of = {
@@ -354,7 +354,7 @@ def renew(
                 continue  # gathered with its group
             group = {
                 read: storage
-                for read, storage in _live_reads(member.group).items()
+                for read, storage in live_reads(member.group).items()
                 if read in shard_of
             }
             if len(group) > 1 or member.dtype is not None:
@@ -403,7 +403,7 @@ def _record_ops(ops: Sequence[OpSpec], value: Value) -> Value:
     return value
 
 
-def _live_reads(reads: Iterable[Read]) -> dict[Read, Storage]:
+def live_reads(reads: Iterable[Read]) -> dict[Read, Storage]:
     """The reads that their storages still have, each with its storage."""
     living = {read: storage for read in reads if (storage := read.owner()) is not None}
     return {

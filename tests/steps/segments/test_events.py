@@ -15,6 +15,7 @@ EVENTS = (
     "context_set",
     "forward_mode",
     "functional_gradient",
+    "logits_read",
     "parts_of_the_result",
     "summed",
 )

@@ -7,7 +7,7 @@ from typing import Any
 import played_loops
 import pytest
 import torch
-from played_loops import STEPS, Block, Net, Trace
+from played_loops import STEPS, WIDTH, Block, Net, Trace
 from torch import nn
 from torch.distributed.fsdp import MixedPrecision
 from torch.utils.checkpoint import checkpoint
@@ -123,6 +123,40 @@ class TestFSDP:
         def loop(trace: Trace) -> None:
             model = wrap(Model(dropout=0.25).to("xla"), mesh8)
             played_loops.classify(trace, model, adam(model), place=sharded(mesh8))
+
+        played_loops.check_same_programs(loop)
+
+    def test_a_layer_that_nothing_uses(self, wrap: Any, mesh8: spmd.Mesh) -> None:
+        """It is gathered with the others."""
+
+        def loop(trace: Trace) -> None:
+            net = Net()
+            net.unused = nn.Linear(WIDTH, WIDTH)
+            model = wrap(net.to("xla"), mesh8)
+            played_loops.classify(trace, model, adam(model), place=sharded(mesh8))
+
+        played_loops.check_same_programs(loop)
+
+    def test_a_read_before_backward(self, wrap: Any, mesh8: spmd.Mesh) -> None:
+        """A program ends there: backward gathers again, and what forward returns is a view."""
+
+        class Model(Net):
+            def forward(self, x: torch.Tensor) -> Any:
+                return self.blocks[1](self.blocks[0](x)).unsqueeze(1).squeeze(1)
+
+        def loop(trace: Trace) -> None:
+            model, place = wrap(Model().to("xla"), mesh8), sharded(mesh8)
+            optimizer = adam(model)
+            trace.watch(model, optimizer)
+            for _ in range(STEPS):
+                x, y = map(place, trace.batch())
+                logits = model(x)
+                trace.read("hits", (logits.argmax(dim=1) == y).sum())
+                loss = nn.functional.cross_entropy(logits, y)
+                loss.backward()
+                optimizer.step()
+                trace.step(loss)
+                optimizer.zero_grad()
 
         played_loops.check_same_programs(loop)
 
