@@ -18,8 +18,7 @@ class Kept:
 
     def __init__(self, values: Sequence[Value], shardings: Sequence[Sharding | None]):
         self._values: Sequence[Value] | None = values
-        self._shardings = shardings
-        self._storages: list[Storage] = []
+        self._shardings, self._storages = shardings, list[Storage]()
         _KEPT.add(self)
         if recorders.are_several:  # a value has the thread that recorded it
             self.store()
@@ -31,8 +30,10 @@ class Kept:
     def store(self) -> None:
         """Gives the values storages."""
         if self._values is not None:
-            pairs = zip(self._values, self._shardings, strict=True)
-            self._storages = [Storage(value, value.meta, sharding) for value, sharding in pairs]
+            self._storages = [
+                Storage(value, value.meta, sharding)
+                for value, sharding in zip(self._values, self._shardings, strict=True)
+            ]
             self._values = None
         _KEPT.discard(self)
 

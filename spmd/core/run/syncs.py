@@ -205,44 +205,44 @@ def _unlist_settled() -> None:
 def stablehlo(tensors: Sequence[XlaTensor] | None = None, dialect: str = "stablehlo") -> str:
     """The StableHLO of these values, or of what the next sync would compile, with its sharding
     attributes; nothing runs. dialect: "hlo" for the same as HLO."""
-    with SYNC_LOCK, LOCK:
-        graph = _graph_of(tensors, "get_stablehlo")
-        return (
-            ""
-            if graph is None
-            else str(compiler.lower_graph(executables.compiled_graph(graph)).as_text(dialect))
-        )
+    return _text_of(
+        tensors,
+        "get_stablehlo",
+        lambda graph: compiler.lower_graph(executables.compiled_graph(graph)).as_text(dialect),
+    )
 
 
 def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
     """The HLO of these values, or of what the next sync would compile, as XLA has partitioned and
     optimised it: compiled, not run."""
+    return _text_of(
+        tensors,
+        "get_hlo",
+        lambda graph: executables.planned_for(graph, user_line()).executable.as_text(),
+    )
+
+
+def _text_of(
+    tensors: Sequence[XlaTensor] | None, caller: str, text: Callable[[Graph], object]
+) -> str:
+    """The text of the graph of these tensors, or of all that is pending."""
     with SYNC_LOCK, LOCK:
-        graph = _graph_of(tensors, "get_hlo")
-        return (
-            ""
-            if graph is None
-            else str(executables.planned_for(graph, user_line()).executable.as_text())
-        )
-
-
-def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
-    """The graph of these tensors, or of all that is pending; None if there is nothing to run."""
-    storages = pending()  # of given tensors, too, deferred calls end here
-    if tensors is not None:
-        storages = list(map(_root_storage, tensors))
-    # Nothing is pending: an empty text, as PyTorch/XLA returns.
-    if not storages:
-        return None
-    roots = roots_of(inlined_calls.inline(storages)[0])
-    mesh, *extra_meshes = meshes_met(storages, *topological([value for value, _ in roots])).values()
-    if extra_meshes:
-        raise ValueError(
-            f"{caller}: one program cannot span meshes with different devices, "
-            f"{list(mesh.device_ids)} and {list(extra_meshes[0].device_ids)}; pass the tensors of "
-            "one of them"
-        )
-    return executables.graph_of(roots, mesh, dies=lambda device_data: tensors is None)
+        every = pending()  # deferred calls end here
+        storages = every if tensors is None else list(map(_root_storage, tensors))
+        # Nothing is pending: an empty text, as PyTorch/XLA returns.
+        if not storages:
+            return ""
+        roots = roots_of(inlined_calls.inline(storages)[0])
+        nodes, inputs = topological([value for value, _ in roots])
+        mesh, *extra_meshes = meshes_met(storages, nodes, inputs).values()
+        if extra_meshes:
+            raise ValueError(
+                f"{caller}: one program cannot span meshes with different devices, "
+                f"{list(mesh.device_ids)} and {list(extra_meshes[0].device_ids)}; pass the tensors "
+                "of one of them"
+            )
+        graph = executables.graph_of(roots, mesh, dies=lambda device_data: tensors is None)
+        return str(text(graph))
 
 
 def _root_storage(tensor: XlaTensor) -> Storage:
