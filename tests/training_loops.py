@@ -124,6 +124,8 @@ class Loop:
         self.last = self.average = torch.zeros(())
         if model is not None:
             self._seed(seed)
+        # the share of steps without a sync: two of these in one program are a program of their own
+        self.unsynced = self.draw.choice([0.0, 0.0, 0.0, 0.3])
 
     def _seed(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -171,7 +173,7 @@ class Loop:
         self.seen.append(value.detach())
         if self.draw.random() < 0.3:
             self.seen[-1] = self.seen[-1].item()
-        elif self.draw.random() < 0.7:
+        elif self.draw.random() >= self.unsynced:
             spmd.sync()
 
 
