@@ -141,8 +141,10 @@ class _Uses:
             if leaf.grad_fn is not None and place not in self._inner:
                 leaf.grad_fn.register_prehook(partial(self._note, place, leaf.output_nr))
         self.dropped: list[int] = []
+        self._hooks = {grad_shardings.PIN}  # of the call itself, and so in its recording
         for place, ref in self._inner.items():
             hooks: Any = new[id(ref())]._backward_hooks or {}
+            self._hooks |= hooks.keys()
             if grad_shardings.PIN in hooks:
                 hooks[grad_shardings.PIN] = partial(self._arrive, place, hooks[grad_shardings.PIN])
         self._reached: set[tuple[int, int]] = set()
@@ -153,7 +155,7 @@ class _Uses:
         self, roots: Sequence[torch.Tensor], creates_graph: bool, inputs: Sequence[Any]
     ) -> None:
         for result in [x for ref in self._inner.values() if (x := ref()) is not None]:
-            hooks = {*(result._backward_hooks or ())} - {grad_shardings.PIN}
+            hooks = {*(result._backward_hooks or ())} - self._hooks
             self.has_inner_gradient |= bool(hooks) or result.retains_grad
             self.has_inner_gradient |= any(result is x for x in inputs)
         reached = self._walk([(root.grad_fn, root.output_nr) for root in roots], goes_on=False)
