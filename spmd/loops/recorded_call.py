@@ -82,10 +82,13 @@ class RecordedFunction(RecordedOps):
                 # No other argument is kept: who has one is to say whether it is a result.
                 written = {i: tensors[i] for i in self.written if found.places[i] is None}
                 node = part.called(part.at(draws, passed))
-                result = [
-                    _viewed(wrap(meta, Storage(_result(node, i), meta, sharding)), view)
-                    for i, (meta, sharding, view) in enumerate(self.results)
-                ]
+                result: Tensors = []
+                for i, (meta, sharding, view) in enumerate(self.results):
+                    if self.shared[i] == i:
+                        storage = Storage(_result(node, i), meta, sharding)
+                    else:
+                        storage = storage_of(result[self.shared[i]])
+                    result.append(_viewed(wrap(meta, storage), view))
 
                 def finish() -> None:
                     operands = part.operands() if constants is None else constants

@@ -6,7 +6,7 @@ Not here: their calls (`recorded_call`).
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -347,6 +347,8 @@ class RecordedOps:
         self._num_saved = len(saved_values)
         self._saved_shardings = [annotated.get(walks.value_name(value)) for value in saved_values]
         self.results = [_described(x, view) for x, (_, view) in zip(outputs, made, strict=True)]
+        first: dict[Any, int] = {}  # outputs may share memory
+        self.shared = [first.setdefault(storage_of(x), i) for i, x in enumerate(outputs)]
         self.backward: Part | None = None
         self._leaves: list[XlaTensor] = []
         self.has_hooks = False
@@ -410,7 +412,8 @@ class RecordedOps:
             elif id(value) in argument_index:
                 self.sources.append(("argument", argument_index[id(value)]))
             else:
-                if id(value) not in outputs and storage_of(value) in storages:
+                is_shared = id(value) not in outputs and storage_of(value) in storages
+                if is_shared and not (self._may_write and _are_whole(value, outputs.values())):
                     raise NotOneOpError(
                         "it returns a view of an argument, or two tensors that share memory"
                     )
@@ -482,6 +485,14 @@ def _base(capture: Capture, tensor: XlaTensor) -> tuple[Value, views.View | None
     if view is None or not is_inside or value.meta.numel != view.meta.numel:
         return reads.operand(tensor), None
     return value, view.without_cache()
+
+
+def _are_whole(result: XlaTensor, outputs: Iterable[XlaTensor]) -> bool:
+    """True if a result and the outputs with which it shares memory, of which there are some, have
+    all elements of it."""
+    storage = storage_of(result)
+    sharing = [output for output in outputs if storage_of(output) is storage]
+    return bool(sharing) and all(x.numel() == storage.meta.numel for x in (result, *sharing))
 
 
 def _described(

@@ -137,6 +137,30 @@ class TestFSDP:
 
         played_loops.check_same_programs(loop)
 
+    @pytest.mark.parametrize("which", ["hidden", "turned", "all"])
+    def test_results_of_results(self, which: str, wrap: Any, mesh8: spmd.Mesh) -> None:
+        """One is made of another one, and two share memory."""
+
+        class Model(Net):
+            def forward(self, x: torch.Tensor) -> Any:
+                hidden = self.blocks[0](x)
+                y = self.blocks[1](hidden)
+                return {"hidden": hidden, "y": y, "turned": y.t(), "detached": y.detach()}
+
+        def loop(trace: Trace) -> None:
+            model = wrap(Model().to("xla"), mesh8)
+
+            def logits(x: torch.Tensor) -> torch.Tensor:
+                results = model(x)
+                trace.read("detached", results["detached"])
+                each = {"hidden": results["hidden"], "turned": results["turned"].t()}
+                return sum(each.values()) if which == "all" else each[which]
+
+            place = sharded(mesh8)
+            played_loops.classify(trace, model, adam(model), place=place, logits=logits)
+
+        played_loops.check_played(loop)
+
     def test_a_read_before_backward(self, wrap: Any, mesh8: spmd.Mesh) -> None:
         """A program ends there: backward gathers again, and what forward returns is a view."""
 
