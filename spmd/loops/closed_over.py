@@ -218,13 +218,13 @@ class ClosedOver:
         """The storages from outside that autograd has saved, between the outputs and what `reached`
         has found."""
         # Unpacked, they would run a checkpointed module again.
-        kept = [
+        packed = [
             getattr(node, name)
             for node in self._walked
             for name in dir(type(node))
             if name.startswith("_raw_saved_")
         ]
-        values = [saved.data for saved in tree_leaves(kept) if saved is not None]
+        values = [saved.data for saved in tree_leaves(packed) if saved is not None]
         found = {storage_of(x) for x in values if isinstance(x, XlaTensor)}
         return found.intersection(map(storage_of, self._seen.values()))
 

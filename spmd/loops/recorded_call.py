@@ -303,10 +303,10 @@ class RecordedFunction(RecordedOps):
 
             def finish() -> None:
                 operands = used.operands() if constants is None else constants
-                again = gathered or [outside.value() for outside in self.read_again]
+                weights = gathered or [outside.value() for outside in self.read_again]
                 kept_values = [value for kept in residuals for value in kept.values()]
                 sums = [storage.value for storage in onto]
-                node.operands = (*operands, *kept_values, *arguments, *again, *sums)
+                node.operands = (*operands, *kept_values, *arguments, *weights, *sums)
                 if not keeps:
                     residuals.clear()  # else a sync would compute them
                 values = walks.results(node)

@@ -331,12 +331,14 @@ class RecordedOps:
             if walks.value_name(value) not in at_hand
         ]
         written = [storage_of(arguments[i]).value for i in self.written]
-        made = [_base(capture, x) if self._may_write else (reads.operand(x), None) for x in outputs]
+        bases = [
+            _base(capture, x) if self._may_write else (reads.operand(x), None) for x in outputs
+        ]
         self.forward = self._part(
             capture,
             self.name,
             [
-                *(value for value, _ in made),
+                *(value for value, _ in bases),
                 *written,
                 *self._outer_values,
                 *saved_values,
@@ -346,9 +348,9 @@ class RecordedOps:
         )
         self._num_saved = len(saved_values)
         self._saved_shardings = [annotated.get(walks.value_name(value)) for value in saved_values]
-        self.results = [_described(x, view) for x, (_, view) in zip(outputs, made, strict=True)]
-        first: dict[Any, int] = {}  # outputs may share memory
-        self.shared = [first.setdefault(storage_of(x), i) for i, x in enumerate(outputs)]
+        self.results = [_described(x, view) for x, (_, view) in zip(outputs, bases, strict=True)]
+        output_of: dict[Any, int] = {}  # outputs may share memory
+        self.shared = [output_of.setdefault(storage_of(x), i) for i, x in enumerate(outputs)]
         self.backward: Part | None = None
         self._leaves: list[XlaTensor] = []
         self.has_hooks = False
@@ -358,13 +360,13 @@ class RecordedOps:
             self.read = [
                 i for i, value in enumerate(argument_values) if walks.value_name(value) in read
             ]
-            again = [one for name, one in read_again.items() if name in read]
-            self.read_again = [outside for _, outside in again]
+            gathers = [gather for name, gather in read_again.items() if name in read]
+            self.read_again = [outside for _, outside in gathers]
             operands = [
                 *saved_values,
                 *(argument_values[i] for i in self.read),
                 *arriving,
-                *(value for value, _ in again),
+                *(value for value, _ in gathers),
             ]
             behind = capture.gathered() if self._may_write else []
             known = {walks.value_name(x) for x in (*forward_values, *operands)}
@@ -501,8 +503,8 @@ def _described(
     """The meta and the sharding of what the op returns for a tensor, and the view of it."""
     if view is not None:
         return storage_of(tensor).meta, storage_of(tensor).sharding, view
-    own = storage_of(tensor) if view_of(tensor) is None else view_of(tensor)
-    return tensor_meta(tensor).layout, own.sharding, None
+    annotated = storage_of(tensor) if view_of(tensor) is None else view_of(tensor)
+    return tensor_meta(tensor).layout, annotated.sharding, None
 
 
 _TENSOR = object()  # in place of a tensor among the arguments

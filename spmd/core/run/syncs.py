@@ -227,8 +227,8 @@ def _text_of(
 ) -> str:
     """The text of the graph of these tensors, or of all that is pending."""
     with SYNC_LOCK, LOCK:
-        every = pending()  # deferred calls end here
-        storages = every if tensors is None else list(map(_root_storage, tensors))
+        pending_storages = pending()  # deferred calls end here
+        storages = pending_storages if tensors is None else list(map(_root_storage, tensors))
         # Nothing is pending: an empty text, as PyTorch/XLA returns.
         if not storages:
             return ""
